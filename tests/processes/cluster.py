@@ -40,7 +40,7 @@ def code_workers(code: str, *arguments: Sequence[object], late: float = 0) -> Wo
 @contextmanager
 def _started(starts: Sequence[Callable[..., Process]], late: float) -> Iterator[list[Process]]:
     with ExitStack() as stack:
-        addresses = [f"localhost:{port}" for port in _free_ports(len(starts))]
+        addresses = [f"localhost:{port}" for port in free_ports(len(starts))]
         processes = []
         for index, start in enumerate(starts):
             seen = addresses
@@ -54,7 +54,8 @@ def _started(starts: Sequence[Callable[..., Process]], late: float) -> Iterator[
         yield processes
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -67,9 +67,9 @@ def check_vectors(page_models) -> Callable[[Sequence[str], Sequence], None]:
 class Toy(tf.Module):
     """Signatures whose answers a test can foretell, for all types and shapes of the protocols."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
-        self.scale = tf.Variable(1.0)
+        self.scale = tf.Variable(scale)
         self.three = tf.Variable(3.0)
 
     def letters(self, text):
@@ -108,14 +108,21 @@ class Toy(tf.Module):
 
 
 @pytest.fixture(scope="session")
-def toys(made_once) -> Path:
+def save_toy() -> Callable[..., Path]:
+    """Saves the model `toy`, whose lengths have a scale."""
+
+    def save(folder: Path, scale: float = 1.0) -> Path:
+        toy = Toy(scale)
+        toy.save(folder, serving_default=(toy.letters, {"text": (tf.string, 1)}))
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def toys(made_once, save_toy) -> Path:
     """A folder with version 1 of the model `toy`. Copy it to change it."""
-
-    def make(folder: Path) -> None:
-        toy, text = Toy(), {"text": (tf.string, 1)}
-        toy.save(folder / "toy" / "1", serving_default=(toy.letters, text))
-
-    return made_once("toys", make)
+    return made_once("toys", lambda folder: save_toy(folder / "toy" / "1"))
 
 
 @pytest.fixture(scope="session")

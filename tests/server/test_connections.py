@@ -219,14 +219,13 @@ def test_the_longest_idle_connection_makes_room():
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("limit", ["UNREAD_SECONDS", "UNREAD_BYTES"])
+@pytest.mark.parametrize(
+    ("limit", "value", "asking"), [("UNREAD_SECONDS", 0.05, 1), ("UNREAD_BYTES", 2**24, 2)]
+)
 @pytest.mark.parametrize("head", [START, START + b"Connection: close\r\n"])
-def test_an_answer_that_nobody_reads_is_given_up(head, limit, monkeypatch):
+def test_an_answer_that_nobody_reads_is_given_up(head, limit, value, asking, monkeypatch):
     """After a time in which nothing was read, though more is asked; or for others' answers."""
-    if limit == "UNREAD_SECONDS":
-        monkeypatch.setattr(connections, limit, 0.05)
-    else:
-        monkeypatch.setattr(connections, limit, 2**24)
+    monkeypatch.setattr(connections, limit, value)
     starts = []
 
     async def app(scope, receive, send):
@@ -236,7 +235,7 @@ def test_an_answer_that_nobody_reads_is_given_up(head, limit, monkeypatch):
     async def test():
         async with listening(app) as (port, shared):
             clients = [await asyncio.open_connection("127.0.0.1", port, limit=1) for _ in "ab"]
-            for _, writer in clients[: 1 if limit == "UNREAD_SECONDS" else 2]:
+            for _, writer in clients[:asking]:
                 writer.write((head + b"\r\n") * 2)
             async with asyncio.timeout(10):
                 while len(shared.open) == 2:

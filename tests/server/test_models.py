@@ -8,7 +8,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import tensorflow as tf
 from running_models import TEXTS, predict, running, until
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
@@ -169,54 +168,42 @@ async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_
     assert caplog.text.count("configures no models") == 1
 
 
-def add_model(folder: Path, factor: float) -> Path:
-    """A model whose answers say which it is."""
-    toy = tf.Module()
-    toy.factor = tf.Variable(factor)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def answer(text):
-        return {"factor": toy.factor * tf.ones_like(tf.strings.length(text), tf.float32)}
-
-    tf.saved_model.save(toy, str(folder), signatures=answer)
-    return folder
-
-
-async def factor(models) -> float:
-    return (await predict(models))["factor"][0]
+async def length(models) -> float:
+    """The length of "the seas", in the unit of the model that answers."""
+    return (await predict(models))["length"][0]
 
 
 async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_old_ones_serve(
-    tmp_path,
+    tmp_path, save_toy
 ):
-    a, b = add_model(tmp_path / "a" / "1", 1.0), add_model(tmp_path / "b" / "1", 2.0)
+    a, b = (save_toy(tmp_path / x / "1", scale) for x, scale in (("a", 1.0), ("b", 2.0)))
     file = configure(tmp_path, entry(path="a"))
     async with running(models := Models(file, poll_seconds=3600)):
 
         async def polled(expected: float) -> set[float]:
             """The answers from a look at the files until the one that is expected."""
             await look(models, times=2)  # files that still change are let be
-            factors = {await factor(models)}
+            lengths = {await length(models)}
             async with asyncio.timeout(60):
-                while len(models._servables["toy"]) > 1 or expected not in factors:
-                    factors.add(await factor(models))
+                while len(models._servables["toy"]) > 1 or expected not in lengths:
+                    lengths.add(await length(models))
                     await models._poll()
                     await asyncio.sleep(0.01)
             assert models.is_ready
-            return factors
+            return lengths
 
-        assert await polled(1.0) == {1.0}
+        assert await polled(8.0) == {8.0}
         configure(tmp_path, entry(path="b"))
-        assert await polled(2.0) == {1.0, 2.0}
+        assert await polled(16.0) == {8.0, 16.0}
         shutil.rmtree(b.parent)
-        assert await polled(2.0) == {2.0}
+        assert await polled(16.0) == {16.0}
         shutil.copytree(a, b)
-        assert await polled(1.0) == {1.0, 2.0}
+        assert await polled(8.0) == {8.0, 16.0}
         (b / "saved_model.pb").write_bytes(b"")  # cannot be loaded: the old one serves on
         await look(models, times=2)
         await until(lambda: models._servables["toy"][-1].error)
         await look(models)
-        assert await factor(models) == 1.0
+        assert await length(models) == 8.0
         assert models.is_ready
         shutil.copy(a / "saved_model.pb", b)
         await look(models, times=2)

@@ -57,12 +57,8 @@ def test_ids_tokens_and_traces_are_logged_and_traced(models, tmp_path, caplog):
     tokens = tokens_of(tmp_path, "web one\nbatch two\n")
     path, body = f"{MODEL}:predict", {"inputs": [1]}
     with serving(models, recorder=Recorder(log, tracer), tokens=tokens) as client:
-        headers = {
-            "X-Request-ID": "order-7",
-            "traceparent": f"00-{TRACE}-{PARENT}-01",
-            "tracestate": "no state",
-            "Authorization": "Bearer two",
-        }
+        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "no state"}
+        headers |= {"X-Request-ID": "order-7", "Authorization": "Bearer two"}
         answer = client.post(path, json=body, headers=headers)
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "order-7")
         headers = {"X-Request-ID": "x" * 10_000, "traceparent": "none" * 1000}

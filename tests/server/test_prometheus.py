@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 import yaml
+from cluster import free_ports
 from credential_files import write_certificate
 from peer_programs import find_peer
 from running_server import running
@@ -50,20 +50,11 @@ def prometheus(folder: Path, scrape: dict) -> Iterator[str]:
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
     checked = promtool("check", "config", folder / "prometheus.yml")
     assert checked.returncode == 0, checked.stderr
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    files = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command = [find_peer("prometheus"), *files, f"--web.listen-address={address}"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                find_peer("prometheus"),
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address={address}",
-            ],
-            stdout=log,
-            stderr=log,
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         yield f"http://{address}"
     finally:

@@ -2,8 +2,8 @@
 
 A script without TensorFlow's Python: `python c_api.py LIBRARIES SAVED_MODEL < requests > answers`.
 A request, in JSON, is {"inputs": [tensor...], "outputs": [tensor names]}; a tensor has its "name",
-"dtype" (the number of TensorFlow's enum), "shape" and "values", strings in base64. An answer is the
-list of its output tensors, values of all dtypes in base64 of their bytes.
+"dtype" (the number of TensorFlow's enum), "shape" and "values": each string in base64, values of
+other dtypes in base64 of all their bytes. An answer is the list of its output tensors.
 """
 
 import base64
@@ -14,7 +14,7 @@ import sys
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
-STRING, INT32 = 7, 3
+STRING = 7
 STRING_SIZE = 24  # bytes of a TF_TString in a tensor
 TEXT_OPS = ("_fast_bert_normalizer.so", "_fast_wordpiece_tokenizer.so")
 
@@ -51,12 +51,9 @@ class Model:
             self.check()
         self.graph = c_void_p(self.tf.TF_NewGraph())
         options = c_void_p(self.tf.TF_NewSessionOptions())
-        tags = (c_char_p * 1)(b"serve")
-        self.session = c_void_p(
-            self.tf.TF_LoadSessionFromSavedModel(
-                options, None, directory.encode(), tags, 1, self.graph, None, self.status
-            )
-        )
+        which = directory.encode(), (c_char_p * 1)(b"serve"), 1, self.graph
+        load = self.tf.TF_LoadSessionFromSavedModel
+        self.session = c_void_p(load(options, None, *which, None, self.status))
         self.check()
 
     def check(self) -> None:
@@ -69,16 +66,14 @@ class Model:
         return Output(pointer, int(index)) if pointer else sys.exit(f"no operation {operation}")
 
     def tensor(self, fed: dict) -> c_void_p:
-        shape, values = fed["shape"], fed["values"]
+        dtype, shape, values = fed["dtype"], fed["shape"], fed["values"]
+        content = b"" if dtype == STRING else base64.b64decode(values)
+        size = STRING_SIZE * math.prod(shape) if dtype == STRING else len(content)
         sizes = (c_int64 * len(shape))(*shape)
-        size = STRING_SIZE if fed["dtype"] == STRING else 4
-        made = c_void_p(
-            self.tf.TF_AllocateTensor(fed["dtype"], sizes, len(shape), size * math.prod(shape))
-        )
+        made = c_void_p(self.tf.TF_AllocateTensor(dtype, sizes, len(shape), size))
         data = self.tf.TF_TensorData(made)
-        if fed["dtype"] == INT32:
-            ctypes.memmove(data, (ctypes.c_int32 * len(values))(*values), 4 * len(values))
-        for number, value in enumerate(values if fed["dtype"] == STRING else []):
+        ctypes.memmove(data, content, len(content))
+        for number, value in enumerate(values if dtype == STRING else []):
             text = base64.b64decode(value)
             string = c_void_p(data + STRING_SIZE * number)
             self.tf.TF_StringInit(string)
@@ -106,20 +101,8 @@ class Model:
         tensors = (c_void_p * len(fed))(*(self.tensor(tensor).value for tensor in fed))
         outputs = (Output * len(wanted))(*map(self.output, wanted))
         results = (c_void_p * len(wanted))()
-        self.tf.TF_SessionRun(
-            self.session,
-            None,
-            inputs,
-            tensors,
-            len(fed),
-            outputs,
-            results,
-            len(wanted),
-            None,
-            0,
-            None,
-            self.status,
-        )
+        asked = inputs, tensors, len(fed), outputs, results, len(wanted)
+        self.tf.TF_SessionRun(self.session, None, *asked, None, 0, None, self.status)
         self.check()
         return [self.values(c_void_p(result)) for result in results]
 

@@ -35,6 +35,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "raw", "string", "f
 CONFIG = tiny_config(
     len(PIECES), "2x16x2", intermediate_size=24, max_position_embeddings=32, initializer_range=0.5
 )
+OTHERWISE = {"attention_direction": "left_to_right", "hidden_act": "gelu_new"}
 MODELS = {
     "encoder": lambda config: BertEncoder(config, seed=1),
     "classifier": lambda config: BertClassifier(config, labels=["bad", "good"], seed=1),
@@ -46,6 +47,7 @@ MODELS = {
     "sentence mean": lambda config: BertSentenceEncoder(config, pooling="mean", seed=1),
     "sentence max": lambda config: BertSentenceEncoder(config, pooling="max", seed=1),
     "masked words": lambda config: BertMaskedLanguageModel(config, seed=1),
+    "one direction": lambda config: BertRegressor(replace(config, **OTHERWISE), seed=1),
     "pre-training": lambda config: BertPreTrainer(config, seed=1),
 }
 
@@ -83,7 +85,7 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 # What other models add to these is a dense layer, which all formats have.
-_IN_EVERY_FORMAT = ("encoder", "tagger", "chooser", "sentence max", "masked words")
+_IN_EVERY_FORMAT = ("encoder", "tagger", "chooser", "sentence max", "masked words", "one direction")
 
 
 def cases() -> list[Any]:
@@ -108,19 +110,6 @@ def test_answers_are_those_of_keras(tmp_path, name, format):
             if name in ("tagger", "span"):  # Keras computes nothing at padding
                 answer, values = answer[:, : length - 2], values[:, : length - 2]
             np.testing.assert_allclose(answer, values, rtol=0, atol=1e-5 * np.abs(values).max())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format", SUFFIXES)
-def test_models_of_one_direction_and_other_activations(tmp_path, format):
-    config = replace(CONFIG, attention_direction="left_to_right", hidden_act="gelu_new")
-    model = BertClassifier(config, labels=["bad", "good"], seed=1)
-    path = tmp_path / f"model{SUFFIXES[format]}"
-    write_portable(model, path, format)
-    inputs = rows(model, 2, 7)
-    wanted = model(inputs, training=False).numpy()
-    atol = 1e-5 * np.abs(wanted).max()
-    np.testing.assert_allclose(run(path, inputs)["outputs"], wanted, rtol=0, atol=atol)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from cluster import free_ports
 from peer_programs import find_peer
 
 from bert_tf import BertTokenizer
@@ -40,17 +40,18 @@ KINDS = [
 ]
 
 
+def in_base64(values: np.ndarray) -> dict:
+    """Values as c_api.py reads and writes them."""
+    coded = base64.b64encode(values.tobytes()).decode()
+    if values.dtype == object:
+        coded = [base64.b64encode(text).decode() for text in values.reshape(-1).tolist()]
+    return {"shape": [*values.shape], "values": coded}
+
+
 def tensors_of(request, signature) -> dict:
     """A request as c_api.py reads it."""
-    inputs = []
-    for name, values in request.inputs.items():
-        flat = values.reshape(-1).tolist()
-        if values.dtype == object:
-            flat = [base64.b64encode(text).decode() for text in flat]
-        info = signature.inputs[name]
-        inputs.append(
-            {"name": info.name, "dtype": info.dtype, "shape": values.shape, "values": flat}
-        )
+    infos = [(signature.inputs[name], values) for name, values in request.inputs.items()]
+    inputs = [{"name": x.name, "dtype": x.dtype, **in_base64(values)} for x, values in infos]
     return {"inputs": inputs, "outputs": [info.name for info in signature.outputs.values()]}
 
 
@@ -76,26 +77,17 @@ def test_the_c_api_answers_to_the_bit(export_of, task, names):
     asked = [tensors_of(request, model.signatures[request.signature_name]) for request in made]
     libraries = Path(tf.__file__).parents[1]
     script = Path(__file__).with_name("c_api.py")
+    command = [sys.executable, "-I", script, libraries, directory]
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-I", script, libraries, directory],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        command, input=json.dumps(asked), capture_output=True, text=True, env=quiet
     )
     assert done.returncode == 0, done.stderr[-2000:]
     for request, answer in zip(made, json.loads(done.stdout), strict=True):
         outputs = model.signatures[request.signature_name].outputs
         expected = model.run(request.signature_name, request.inputs)
         for name, tensor in zip(outputs, answer, strict=True):
-            value = expected[name]
-            assert list(value.shape) == tensor["shape"], (request.signature_name, name)
-            if value.dtype == object:
-                ours = [base64.b64encode(each).decode() for each in value.reshape(-1).tolist()]
-            else:
-                ours = base64.b64encode(value.tobytes()).decode()
-            assert tensor["values"] == ours, (request.signature_name, request.size, name)
+            assert tensor == in_base64(expected[name]), (request.signature_name, request.size, name)
     model.close()
 
 
@@ -106,22 +98,12 @@ def model_server(export_of, tmp_path_factory):
     config = tmp_path_factory.mktemp("config") / "models.config"
     text = (root / "models.config").read_text(encoding="utf-8")
     config.write_text(text.replace('"/models/', f'"{root}/'), encoding="utf-8")
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        ports = one.getsockname()[1], other.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            find_peer("tensorflow_model_server"),
-            f"--port={ports[0]}",
-            f"--rest_api_port={ports[1]}",
-            f"--model_config_file={config}",
-            "--enable_batching",
-            f"--batching_parameters_file={root / 'batching.config'}",
-            "--enable_per_model_batching_parameters",
-            f"--monitoring_config_file={root / 'monitoring.config'}",
-        ]
-    )
+    ports = free_ports(2)
+    options = f"--port={ports[0]} --rest_api_port={ports[1]} --model_config_file={config}"
+    options += f" --monitoring_config_file={root}/monitoring.config --enable_batching"
+    options += f" --batching_parameters_file={root}/batching.config"
+    options += " --enable_per_model_batching_parameters"
+    process = subprocess.Popen([find_peer("tensorflow_model_server"), *options.split()])
     try:
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
