@@ -215,7 +215,7 @@ def _check_known(arguments: Sequence[str], options: type) -> None:
     option = next((argument for argument in arguments if argument.startswith("--")), None)
     if option is None:
         text = f"{arguments[0]!r} belongs to no option"
-        raise InputError(f"{text}: put texts with spaces in quotes")
+        raise InputError(f"{text}: write an option before it, and put texts with spaces in quotes")
     name = option.partition("=")[0]
     fields = {field.name: field for _, field in _fields(options)}
     negated = (f"no_{name}" for name in fields if hints_of(options)[name] is bool)

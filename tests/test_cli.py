@@ -76,7 +76,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
         (TRAIN.replace("finetune", "search") + "--learning_rate 1 x", "_rate is 'x': give a"),
         (TRAIN + "--schedule linaer", "--schedule is 'linaer': did you mean linear?"),
         (TRAIN + "--learning_rate 1e30", "is 1e+30: give at most 9,007,199,254,740,992"),
-        (TRAIN + "stray", "'stray' belongs to no option"),
+        (TRAIN + "stray", "'stray' belongs to no option: write an option before it"),
         (TRAIN + "--bilstm=maybe", "--bilstm takes no value: write --bilstm or --no_bilstm"),
         ("finetune --model", "--model needs a value"),
         (
@@ -86,6 +86,7 @@ TRAIN = "finetune --model models/tiny --train train.tsv --output o "
         (TRAIN + "--task sentiment", "no task 'sentiment': did you mean classification?"),
         (TRAIN + "--task mrcp", "no task 'mrcp': did you mean mrpc?"),
         (TRAIN + "--task own.py", "own.py: no such file"),
+        ("tasks own.py", "own.py: no such file"),
         (TRAIN + "--text_column txt", "no column 'txt', there are: text, label"),
         (TRAIN + "--label_column txt", "no column 'txt', there are: text, label"),
         (TRAIN + "--validation train.jsonl", "no column 'label', there are: text, mark"),

@@ -319,6 +319,7 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
+    check_name(name)
     if name.endswith(".py"):
         resolved = str(Path(name).resolve())
         if brought_by is None:
@@ -337,7 +338,6 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
                 "with --task"
             ) from error
     else:
-        check_name(name)
         task = entry_points(group="bert_tf.tasks")[name].load()
     if not isinstance(task, Task):
         raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Task")

@@ -223,7 +223,7 @@ def learn_vocabulary(
     `##c`, then the pieces from byte-pair merges, the most frequent first. A character gets a piece
     if it occurs twice, or more often than once in ten million characters. Merges as
     Sennrich et al. (2016), with the `tokenizers` library: the original's learner was never
-    published, and TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
+    published, and TF Text's takes tens of times as long.
 
     Args:
         counts: counts from `count_words`; scaled down above 100 million occurrences, and without

@@ -60,7 +60,8 @@ def read_table(
     if format == "jsonl":
         return Table.of_records(read_records(path), Source(str(path), format))
     if format is None:
-        read_text(path)  # raises: there is no such file
+        if not Path(path).is_file():
+            read_text(path)  # raises: there is no such file
         raise InputError(
             f"{path}: unknown format: give --format lines for a text on each line, --format conll "
             "for a word on each line, or a file named .tsv, .csv, .jsonl"
@@ -114,9 +115,8 @@ def _cell_table(path: StrPath, format: str, header: bool, skip_broken: bool) -> 
 
 
 def _delimiter(line: str) -> str:
-    """The delimiter of a csv with this header: the semicolon if it makes more columns."""
-    comma, semicolon = (len(next(csv.reader([line], delimiter=x), [])) for x in ",;")
-    return ";" if semicolon > comma else ","
+    """The delimiter of a csv with this header: the semicolon or tab if it makes more columns."""
+    return max(",;\t", key=lambda x: len(next(csv.reader([line], delimiter=x), [])))
 
 
 def _numbers(row: Sequence[object]) -> list[str]:

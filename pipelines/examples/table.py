@@ -201,7 +201,7 @@ class Table:
         if names.count(column) > 1:
             raise InputError(
                 f"{self.source.path}: two columns of one name, {column!r}; rename one, or give "
-                f"{OPTIONS.get(role, role)} its number, counted from 0"
+                f"{_option(role)} its number, counted from 0"
             )
         keys = list(self.columns)
         if column in names:
@@ -241,10 +241,12 @@ class Table:
             row = row or 0
             location = self.location(row)
             names = [name for name in names if self.columns[name][row] is not MISSING]
-        option = OPTIONS.get(role, role)
+        option = _option(role)
         cures.append(f"give {option} one of these" if option.startswith("--") else "add it")
         if self.header and not column.isdecimal() and not column.endswith("*"):
             cures[0] += ", or --no_header and column numbers if the file begins with an example"
+        if self.source.format == "tsv" and len(names) == 1 and "," in names[0]:
+            cures.insert(0, "give --format csv if commas separate the columns")
         if _is_label(role):
             cures.append("bert-tf predict reads data without labels")
         shown = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in names)
@@ -351,8 +353,13 @@ def _unit(path: str) -> str:
     return "example" if is_dataset_name(path) or path == MEMORY else "line"
 
 
+def _option(role: str) -> str:
+    """The option that names a role's column; a column for each label has the role "OPTION NAME"."""
+    return OPTIONS.get(role, role).partition(" ")[0]
+
+
 def _is_label(role: str) -> bool:
-    return OPTIONS.get(role, role).startswith(OPTIONS["label"])
+    return _option(role) == OPTIONS["label"]
 
 
 def _is_quoted(text: str) -> bool:

@@ -76,6 +76,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
     [
         ("a.tsv", "text\tlabel\na\t1\n", r"no column 'sentence', .*: text, label; give --text_c"),
         ("a.tsv", "gj04\t1\n", r"no column 'sentence'.*--no_header and column numbers"),
+        ("a.tsv", "text,label\na,1\n", r"no column 'sentence'.*; give --format csv if commas"),
         ("a.tsv", "sentence\tlabel\na\t1\nb\n", r"line 3: 1 columns where line 1 has 2"),
         ("a.csv", 'sentence,label\na,1\n"b\n\n', r"line 3: unexpected end of data"),
         ("a.tsv", "sentence\tlabel\tlabel\n", "two columns of one name"),
@@ -92,6 +93,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
         ("a.tsv", " \n", "the file is empty"),
         ("a.tsv", "sentence\tlabel\n", "no example; give a file"),
         ("a.txt", "sentence\tlabel\na\t1\n", "unknown format: give --format"),
+        ("a.xlsx", b"PK\x03\x04\xff", "unknown format: give --format"),
         ("a.conll", "a O\n", "a column file holds words: give --task tagging"),
     ],
 )
@@ -110,10 +112,12 @@ def test_a_missing_file_and_a_missing_column_are_named(tmp_path):
         read_table(path, header=False).examples({"text": "7"})
 
 
-def test_a_csv_may_have_semicolons(tmp_path):
-    path = write(tmp_path, "a.csv", 'id;"text";label\n1;"a; b, c";x\n')
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_csv_may_have_semicolons_or_tabs(tmp_path, delimiter):
+    lines = ['id;"text";label', '1;"a; b, c";x']
+    path = write(tmp_path, "a.csv", "\n".join(lines).replace(";", delimiter) + "\n")
     found = read_table(path).examples(LABELLED)
-    assert found.columns == {"text": ["a; b, c"], "label": ["x"]}
+    assert found.columns == {"text": [f"a{delimiter} b, c"], "label": ["x"]}
     check_columns(path, LABELLED)
     assert read_columns_of(found)["id"] == ["1"]
     with pytest.raises(InputError, match="no column 'other', there are: id, text, label; give"):

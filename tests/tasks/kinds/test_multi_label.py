@@ -82,7 +82,7 @@ MARKS = '{"text": "a", "label": [0, 1, 0]}\n{"text": "b", "label": [1, 1, 0]}\n'
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("d.tsv", "text\tsea\na\t1\n", "sea,cow", "no column 'cow', .* give --label_column cow o"),
+        ("d.tsv", "text\tsea\na\t1\n", "sea,cow", "no column 'cow', .* give --label_column o"),
         ("d.tsv", "text\tsea\tcow\na\t1\tyes\n", "sea,cow", "line 2: cow is 'yes'; give 1 if it"),
         ("d.jsonl", '{"text": "a", "label": ["sea, a"]}', None, "'sea, a' is empty or has the sep"),
         ("d.tsv", "text\tlabel\na\t\n", None, "no example has a label"),
