@@ -61,6 +61,7 @@ def test_the_masked_language_model_is_trained_alone(dynamic_shards, small_config
         ({"strategy": "mirrored", "jit_compile": True}, "leave --jit_compile out"),
         ({"watch_text": ["the [MASK]", "no gap"]}, "no [MASK] in 'no gap': write it in place"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     shards, shards_of_two_lengths, small_config, tmp_path, changed, cause

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from command_line import words
 from watchers import Copied, Lines
 
 from bert_tf.commands.pretrain import Options as PretrainingOptions
@@ -21,6 +22,12 @@ def options(shards, small_config, output, **changed) -> PretrainingOptions:
     if "model" not in changed:
         values["size"] = str(small_config)
     return PretrainingOptions(shards=str(shards), output=str(output), **{**values, **changed})
+
+
+def pretraining_command(shards, config, output, **options) -> list[str]:
+    """The arguments of a short `bert-tf pretrain`."""
+    usual = {"batch_size": 8, "evaluation_batches": 2}
+    return words("pretrain", shards=shards, size=config, output=output, **usual | options)
 
 
 def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import words
 from preloaded import start_command, wait_until
+from pretraining_runs import pretraining_command
 from s3_server import Faults
 
 from bert_tf.cli import main
@@ -23,14 +24,9 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def pretraining(shards, small_config, output):
-    return words(
-        "pretrain --steps 20 --batch-size 8 --save-every 5 --log-every 5 "
-        "--evaluate-every 10 --evaluation-batches 2 --learning-rate 1e-3",
-        shards=shards,
-        size=small_config,
-        output=output,
-    )
+def pretraining(shards, config, output):
+    every = {"save_every": 5, "log_every": 5, "evaluate_every": 10}
+    return pretraining_command(shards, config, output, steps=20, learning_rate=1e-3, **every)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import words
 from preloaded import run_code, run_command, start_command, wait_until
+from pretraining_runs import pretraining_command
 from run_logs import logged, newest_checkpoint, scalar_events
 
 from bert_tf.cli import main
@@ -18,15 +19,9 @@ from bert_tf.pipelines.shards.manifest import verify
 from bert_tf.training.resuming import read_checkpoint
 
 
-def pretraining(shards, small_config, output, steps) -> list[str]:
-    return words(
-        "pretrain --batch-size 8 --save-every 5 --log-every 7 --evaluate-every 40 "
-        "--evaluation-batches 2",
-        shards=shards,
-        size=small_config,
-        output=output,
-        steps=steps,
-    )
+def pretraining(shards, config, output, steps, **more) -> list[str]:
+    usual = {"steps": steps, "save_every": 5, "log_every": 7, "evaluate_every": 40}
+    return pretraining_command(shards, config, output, **usual | more)
 
 
 def wait_for_progress(process, output) -> None:
@@ -157,10 +152,8 @@ def on_a_small_disk(
 @pytest.mark.slow
 def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
     small, left = tmp_path / "small", tmp_path / "left"
-    arguments = pretraining(shards, small_config, small / "run", 100_000)
-    # Lines for each step fill the disk.
-    arguments[arguments.index("--log-every") + 1] = "1"
-    arguments[arguments.index("--evaluate-every") + 1] = "100000"
+    lines = {"log_every": 1, "evaluate_every": 100_000}  # of each step: they fill the disk
+    arguments = pretraining(shards, small_config, small / "run", 100_000, **lines)
     done = on_a_small_disk(small, 600, arguments, left)
     assert done.returncode == 2, done.stderr
     (error,) = [line for line in done.stderr.splitlines() if "error:" in line]
@@ -178,10 +171,8 @@ def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
 def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
     copy, output = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(shards, copy)
-    arguments = pretraining(copy, small_config, output, 100_000)
     # The fewer batches, the sooner the shard is read again.
-    arguments[arguments.index("--batch-size") + 1] = "64"
-    process = start_command(arguments)
+    process = start_command(pretraining(copy, small_config, output, 100_000, batch_size=64))
     wait_for_progress(process, output)
     deleted = sorted(copy.glob("train*"))[0]
     deleted.unlink()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import words
+from pretraining_runs import pretraining_command
 from run_logs import events, logged
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -44,11 +45,8 @@ SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
 
 
 def pretraining(shards, config, output, **more):
-    line = (
-        "pretrain --steps 10 --batch-size 8 --log-every 5 --evaluate-every 5 "
-        "--evaluation-batches 2 --learning-rate 0.001"
-    )
-    return words(line, shards=shards, size=config, output=output, **more)
+    usual = {"steps": 10, "log_every": 5, "evaluate_every": 5, "learning_rate": 1e-3}
+    return pretraining_command(shards, config, output, **usual | more)
 
 
 def lines_of(arguments) -> list[str]:

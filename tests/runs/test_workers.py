@@ -13,6 +13,7 @@ import pytest
 from cluster import workers
 from command_line import words
 from preloaded import run_code, wait_until
+from pretraining_runs import pretraining_command
 from rounding import rounding
 from run_logs import logged, newest_checkpoint
 from safetensors.numpy import load_file
@@ -37,16 +38,10 @@ def event_files(output: Path) -> dict[str, int]:
     return {folder: files.count(folder) for folder in files}
 
 
-def pretraining(shards, small_config, output, steps=40) -> list[str]:
-    return words(
-        "pretrain --batch-size 8 --save-every 10 --log-every 20 --evaluate-every 20 "
-        "--evaluation-batches 100",
-        shards=shards,
-        size=small_config,
-        output=output,
-        steps=steps,
-        watch_text="the [MASK]",
-    )
+def pretraining(shards, config, output, **more) -> list[str]:
+    every = {"save_every": 10, "log_every": 20, "evaluate_every": 20}
+    usual = {"steps": 40, "evaluation_batches": 100, "watch_text": "the [MASK]"}
+    return pretraining_command(shards, config, output, **every | usual | more)
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +221,8 @@ def test_deterministic_runs_repeat_themselves(dynamic_shards, small_config, tmp_
     """Two workers fine-tune so above."""
 
     def command(name) -> list[str]:
-        given = pretraining(dynamic_shards, small_config, tmp_path / name, 8)
-        few = ["--evaluation-batches", "2"]
-        return [*given[: given.index("--watch_text")], "--gradient_accumulation_steps", "2", *few]
+        few = {"steps": 8, "gradient_accumulation_steps": 2}
+        return pretraining_command(dynamic_shards, small_config, tmp_path / name, **few)
 
     done = run_code(_DETERMINISTIC, ["|".join(command(name)) for name in ("first", "second")])
     assert done.returncode == 0, done.stderr
