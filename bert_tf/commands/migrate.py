@@ -49,7 +49,9 @@ class Options(CommandOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.path is None) == (self.compare is None):
-            raise InputError("give a script or folder to read, or --compare FILE with --model")
+            raise InputError(
+                "give exactly one of a script or folder to read and --compare FILE with --model"
+            )
         if (self.compare is None) != (self.model is None):
             raise InputError("--compare and --model belong together: give both of them")
 

@@ -150,7 +150,8 @@ def test_a_pickle_is_not_read(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a script or folder to read, or --compare FILE"),
+        ([], "give exactly one of a script or folder to read and --compare FILE"),
+        (["script.py", "--compare", "old.npz", "--model", "model"], "give exactly one of a script"),
         (["--compare", "old.npz"], "--compare and --model belong together"),
         (["script.py", "--model", "model"], "--compare and --model belong together"),
     ],
