@@ -310,9 +310,9 @@ class Folder:
         with ThreadPoolExecutor(_REMOVALS) as threads:
             list(threads.map(remove_file, names))
 
-    def clear(self) -> None:
-        """Removes the files that are there now, by their names, and the folders left empty."""
-        self.remove(self.all_names())
+    def clear(self, names: Iterable[str] | None = None) -> None:
+        """Removes files, by default those that are there now, and the folders left empty."""
+        self.remove(self.all_names() if names is None else names)
         if self.local is not None:
             remove_empty_folders(self.local)
 

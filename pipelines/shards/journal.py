@@ -178,7 +178,9 @@ class Journal:
                 yield
             except BaseException:
                 if not (is_shared or begun or self.entries()):
-                    self.folder.clear()  # nothing to continue
+                    self.remove_dead()  # nothing to continue
+                    self.remove()
+                    self.folder.clear(())  # if no other file came since
                 raise
 
     @contextmanager

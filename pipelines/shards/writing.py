@@ -155,7 +155,7 @@ def write_shards(
     if finish and not is_begun:
         raise InputError(f"{output_directory}: holds no units: make them before --finish")
     if share is None and not is_begun:
-        folder.clear()
+        folder.clear(names)  # not what came since these were checked
     # A unit of a large corpus is a group, however large.
     group_bytes = documents.GROUP_BYTES * corpus.scale
     groups = max(1, round(corpus.text_bytes / group_bytes))

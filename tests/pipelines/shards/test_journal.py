@@ -279,3 +279,15 @@ def test_only_one_process_writes_a_folder(tmp_path, many, write):
 
     manifest = write(many, out, many_options(), progress=write_too)
     assert verify(out) == manifest
+
+
+def test_a_run_that_fails_at_once_leaves_what_came_meanwhile(tmp_path, many, write):
+    out = tmp_path / "out"
+
+    def stop(progress):
+        (out / "notes.txt").write_text("theirs")
+        raise Killed
+
+    with pytest.raises(Killed):
+        write(many, out, many_options(), progress=stop)
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
