@@ -119,17 +119,6 @@ def test_shapes_in_a_data_pipeline(tokenizer):
     assert [len(batch["token_ids"]) for batch in data] == [2, 1]
 
 
-def test_uses_core_ops_only(tokenizer):
-    """TensorFlow Serving links no trimming or packing op of TF Text."""
-    packer = Packer(tokenizer, max_length=8)
-    spec = tf.RaggedTensorSpec([None, None], tf.int32)
-    graph = tf.function(packer).get_concrete_function(spec, spec).graph.as_graph_def()
-    ops = {node.op for node in graph.node}
-    ops |= {node.op for function in graph.library.function for node in function.node_def}
-    assert "RaggedRange" in ops
-    assert not [op for op in ops if "Text" in op or "Trim" in op or op.startswith("Fast")]
-
-
 def test_refusals(tokenizer):
     with pytest.raises(InputError, match=r"max_length is 1, but 2 tokens .* more than 2"):
         Packer(tokenizer, max_length=1)

@@ -142,12 +142,16 @@ def test_rows_of_unknown_number_compile_once_padded():
 
 def test_evaluation_weighs_words_not_batches(whole):
     """Batches of one size or of others: the same means over the whole set."""
-    rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9))
+    inputs, labels, weights = pretraining_batch(9)
+    rows = tf.data.Dataset.from_tensor_slices((inputs, labels, weights))
     results = [whole[0].evaluate(rows.batch(size)) for size in (8, 3)]
     assert results[0] == pytest.approx(results[1], rel=ROUNDING)
     assert results[0]["loss"] == pytest.approx(
         results[0]["mlm_logits_loss"] + results[0]["nsp_logits_loss"], rel=1e-6
     )
+    for name, outputs in whole[0].model.predict(inputs, verbose=0).items():
+        hits = np.average(outputs.argmax(-1) == labels[name], weights=weights[name])
+        assert results[0][f"{name}_accuracy"] == pytest.approx(hits, rel=ROUNDING)
 
 
 @pytest.mark.slow

@@ -73,15 +73,6 @@ def test_no_damaged_record_is_in_a_sound_block(tmp_path, data):
         assert [n for n in sound if n < first // BLOCK] == list(range(first // BLOCK))
 
 
-def test_records_of_another_kind_are_found(tmp_path):
-    records = [str(number).encode() for number in range(100)]
-    records[30] = records[31] = records[99] = b"x"
-    blocks = scanned_blocks([write(tmp_path / "x", records)])
-    found = [n for n in range(25) if not blocks.is_sound(n, tf.strings.to_number)]
-    assert found == [7, 24]
-    assert blocks.first_damaged(0, tf.strings.to_number) == 30
-
-
 def test_what_a_damaged_length_hides_is_estimated(tmp_path):
     path = write(tmp_path / "x", [b"12345"] * 100)
     content = bytearray(path.read_bytes())
