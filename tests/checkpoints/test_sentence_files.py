@@ -2,13 +2,12 @@
 
 import importlib.util
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from peer_programs import find_peer
+from stored_models import run_peer
 from tiny import tiny_config
 
 from bert_tf import BertSentenceEncoder, BertTokenizer, save_model
@@ -115,10 +114,8 @@ def test_vectors_of_real_weights_are_those_of_sentence_transformers():
 def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
     made(tmp_path / "model", pooling, normalize=pooling != "cls")
     (tmp_path / "texts.json").write_text(json.dumps(["sea ship", "", "cow barn sea " * 6]))
-    names = [tmp_path / "model", tmp_path / "texts.json", tmp_path / "out.npz", tmp_path / "saved"]
-    done = subprocess.run([find_peer("hugging-face"), PEER, *names], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    theirs = np.load(tmp_path / "out.npz")["vectors"]
+    names = [tmp_path / name for name in ("model", "texts.json", "saved", "out.npz")]
+    theirs = run_peer("hugging-face", PEER, *names)["vectors"]
     texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
     for folder in ("model", "saved"):  # ours, and what they saved of it
         ours = load_answerer(tmp_path / folder).function()(text=texts)

@@ -10,8 +10,7 @@ from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.tokenization import SPECIAL_TOKENS
 from bert_tf.tokenization import windows as windows_module
-from bert_tf.tokenization.windows import QuestionPacker, windows, word_rows
-from bert_tf.tokenization.words import words_between_spaces
+from bert_tf.tokenization.windows import QuestionPacker
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 
@@ -92,38 +91,6 @@ def test_one_window_of_each_question(tokenizer):
 def test_too_short_windows_are_refused(tokenizer):
     with pytest.raises(InputError, match="max_length is 4; windows need at least 5"):
         QuestionPacker(tokenizer, 4)
-
-
-@pytest.mark.parametrize(("max_length", "stride"), [(9, 3), (3, 1)])
-def test_windows_cover_a_text_and_the_best_has_the_most_context(max_length, stride, tokenizer):
-    size = max_length - 2
-    for length in range(1, 30):
-        texts = tf.constant(["a " * 3, "e " * length])
-        rows = word_rows(words_between_spaces(texts, tokenizer), 2, tokenizer, max_length)
-        found = windows(tf.constant([3, length], tf.int64), size, stride)
-        ranges = {
-            row: range(int(found.starts[row]) - 3, int(found.ends[row]) - 3)
-            for row in np.flatnonzero(found.text == 1)
-        }
-        assert set().union(*ranges.values()) == set(range(length))
-        for row, window in ranges.items():
-            ids = rows.inputs["token_ids"][row].numpy()
-            assert (ids == tokenizer.token_to_id("e")).sum() == len(window)
-
-        def context(row, place, length=length, ranges=ranges):
-            """The poorer side; the text's own ends do not count."""
-            window = ranges[row]
-            if place not in window:
-                return -1
-            left = size if window.start == 0 else place - window.start
-            right = size if window.stop == length else window.stop - 1 - place
-            return min(left, right)
-
-        np.testing.assert_array_equal(rows.pieces, rows.first_pieces)
-        for place, (row, column) in enumerate(rows.pieces[3:].numpy()):
-            assert ranges[row][column - 1] == place
-            most = max(context(r, place) for r in ranges)
-            assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
 
 
 def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
