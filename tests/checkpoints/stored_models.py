@@ -43,10 +43,8 @@ def save_directory(directory, config, tensors):
 
 def assert_same_tensors(ours, theirs, without="-"):
     expected = {name: t for name, t in theirs.items() if not name.startswith(without)}
-    assert ours.keys() == expected.keys()
-    for name, tensor in ours.items():
-        assert tensor.dtype == np.float32
-        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+    assert all(tensor.dtype == np.float32 for tensor in ours.values())
+    np.testing.assert_equal(dict(ours), expected)
 
 
 def assert_close(ours, theirs):

@@ -194,8 +194,7 @@ def test_a_step_that_is_not_finite_is_left_out(break_with):
     logs = fit(trainer, [small_batch(1, break_with), small_batch(1, break_with)])
     assert [line["nonfinite"] for line in logs] == [1.0, 1.0]
     assert not np.isfinite(logs[0]["gradient_norm"])
-    for ours, theirs in zip(values_of(trainer), before, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_equal(values_of(trainer), before)
     assert int(trainer.nonfinite_steps) == 2
     # They count as steps, for the learning rate and for dropout.
     assert int(trainer.optimizer.iterations) == 3

@@ -96,11 +96,6 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def assert_equal(batches: list, others: list) -> None:
-    assert len(batches) == len(others)
-    tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
-
-
 def starts_of(records: list[bytes]) -> np.ndarray:
     return np.cumsum([0, *(len(record) + 16 for record in records)])
 

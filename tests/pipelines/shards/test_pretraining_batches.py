@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_files import arrays, assert_equal, examples, joined, records_of, unmasked
+from shard_files import arrays, examples, joined, records_of, unmasked
 
 from bert_tf.errors import InputError
 from bert_tf.paper.architectures import SideBySide
@@ -32,7 +32,7 @@ BLOCK = 8  # of `small_blocks`
 def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
     shards = open_shards(static, "train")  # larger than the held-out split
     sample = arrays(held_out_batches(shards, 8, 12))  # three windows of blocks
-    assert_equal(sample, arrays(held_out_batches(shards, 8, 12)))
+    np.testing.assert_equal(sample, arrays(held_out_batches(shards, 8, 12)))
     rows = {tuple(row) for inputs, _, _ in sample for row in inputs["token_ids"].tolist()}
     assert len(rows) == 96
     for file in shards.files:
@@ -103,7 +103,7 @@ def test_masks_are_fresh_in_every_epoch_and_the_same_in_every_run(dynamic, batch
     places = [batch[0]["mask_positions"] for batch in [*stream, *other]]
     for one, two in itertools.combinations(places, 2):
         assert np.mean((one == two).all(1)) < 0.2
-    assert_equal(arrays(batches(dynamic, instances, seed=4, shuffle=False), 3), stream)
+    np.testing.assert_equal(arrays(batches(dynamic, instances, seed=4, shuffle=False), 3), stream)
 
 
 @pytest.mark.slow
@@ -171,10 +171,10 @@ def test_mixed_shards_continue_at_any_step(dynamic, number_shards, batches, monk
     others = [number_shards(masking="dynamic", seed=seed) for seed in (2, 3)]
     mixed = [(open_shards(folder), share) for folder, share in zip(others, (0.3, 0.1), strict=True)]
     whole = arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75)
-    assert_equal(whole, arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75))
+    np.testing.assert_equal(whole, arrays(batches(dynamic, 7, seed=5, mixed=mixed), 75))
     for step in (1, 7, 50, 71):
         rest = arrays(batches(dynamic, 7, seed=5, mixed=mixed, start_step=step), 75 - step)
-        assert_equal(rest, whole[step:])
+        np.testing.assert_equal(rest, whole[step:])
     masks = {tuple(inputs["mask_positions"].ravel()) for inputs, _, _ in whole}
     assert len(masks) == len(whole)
     workers = [
@@ -196,7 +196,7 @@ def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, tmp_pat
     whole = arrays(batches(dynamic, 7, seed=3), instances // 7 + 9)
     for step in (1, instances // 7 - 1, instances // 7 + 2):
         rest = arrays(batches(dynamic, 7, seed=3, start_step=step), len(whole) - step)
-        assert_equal(rest, whole[step:])
+        np.testing.assert_equal(rest, whole[step:])
     # Damaged blocks, of whole windows too, leave the order of the others.
     damaged = shutil.copytree(dynamic, tmp_path / "shards")
     for shard in Manifest.load(damaged).shards["train"][1:]:
@@ -221,7 +221,7 @@ def test_any_step_follows_the_one_before(made, number_tokenizer, step, batch_siz
         named = {"seed": seed, "start_step": step, "share": share, "tokenizer": number_tokenizer}
         return pretraining_batches(made, batch_size, **named)
 
-    assert_equal(arrays(start(step), 3)[1:], arrays(start(step + 1), 2))
+    np.testing.assert_equal(arrays(start(step), 3)[1:], arrays(start(step + 1), 2))
 
 
 def test_a_late_start_reads_nothing_of_what_came_before(static, tmp_path):
@@ -234,7 +234,7 @@ def test_a_late_start_reads_nothing_of_what_came_before(static, tmp_path):
     for shard in shards[:-1]:
         (tmp_path / shard.file).write_bytes(bytes(shard.bytes))
     late = pretraining_batches(tmp_path, 8, shuffle=False, repeat=False, start_step=step)
-    assert_equal(arrays(late), whole[step:])
+    np.testing.assert_equal(arrays(late), whole[step:])
     with pytest.raises(tf.errors.DataLossError):
         arrays(pretraining_batches(tmp_path, 8, shuffle=False, repeat=False))
 
@@ -306,7 +306,7 @@ def test_workers_share_the_shards(static, batches):
         first, second = arrays(stream, 2)
         assert sorted(unmasked([first])) == sorted(unmasked([second])) == sorted(share)
         assert unmasked([first]) != unmasked([second])
-        assert_equal(arrays(stream, 2), [first, second])
+        np.testing.assert_equal(arrays(stream, 2), [first, second])
         shares.append(share)
     assert sorted(itertools.chain(*shares)) == sorted(in_order)
     sizes = [len(share) for share in shares]
@@ -357,7 +357,7 @@ def test_the_order_is_that_of_its_own_seed_alone(dynamic, batches):
     for global_seed in (7, 0):  # with 0 TensorFlow's shuffle fails
         tf.random.set_seed(global_seed)
         found.append(arrays(batches(dynamic, 8, seed=1), batches=12))
-    assert_equal(*found)
+    np.testing.assert_equal(*found)
 
 
 @pytest.mark.parametrize(
