@@ -121,7 +121,7 @@ def _answer_batches(
     signature: Any, strings: Strings, batch_size: int, lengths: Any, answered: Progress
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Yields indices of examples of similar length, int64 [B], and their outputs [B, ...]."""
-    _check_inputs(signature, sorted(strings))
+    _check_inputs(signature, strings)
     if lengths is None:
         examples = zip(*strings.values(), strict=True)
         lengths = [sum(len("".join(text)) for text in example) for example in examples]
@@ -155,10 +155,11 @@ def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(list(padded))
 
 
-def _check_inputs(signature: Any, names: list[str]) -> None:
+def _check_inputs(signature: Any, strings: Strings) -> None:
     specs = signature.structured_input_signature[1]
-    wanted = sorted(specs)
-    if wanted == names:
+    wanted, names = sorted(specs), sorted(strings)
+    lists = (name for name in names if wanted == names and specs[name].shape.rank == 2)
+    if wanted == names and not any(isinstance(x, str) for name in lists for x in strings[name][:1]):
         return
     kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
     cure = "leave the pair out" if "text_pair" in names else "give --pair or --pair_column"

@@ -120,10 +120,11 @@ def test_predictions_have_every_choice(tmp_path, answered):
     ]
 
 
-def test_texts_for_a_model_of_choices_are_refused():
+@pytest.mark.parametrize("strings", [{"text": ["a"]}, {"context": ["a"], "choices": ["b"]}])
+def test_texts_for_a_model_of_choices_are_refused(strings):
     signature = tf.function(lambda **strings: {"choice": strings["context"]}).get_concrete_function(
         context=tf.TensorSpec([None], tf.string, "context"),
         choices=tf.TensorSpec([None, None], tf.string, "choices"),
     )
     with pytest.raises(InputError, match="takes choices and context: give --input a file of them"):
-        answer(signature, {"text": ["a"]}, 8)
+        answer(signature, strings, 8)
