@@ -15,7 +15,6 @@ A classifier of Hugging Face's works too; name its columns, and its labels where
     --pair_column hypothesis --label_map LABEL_0=contradiction LABEL_1=neutral LABEL_2=entailment
 """
 
-import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Iterator
@@ -107,12 +106,13 @@ def run(options: Options) -> EvaluateResult:
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
         from bert_tf.commands.report_files import write_report
-        from bert_tf.models.opening import load_answerer
+        from bert_tf.models.opening import for_pairs, load_answerer
 
         model = load_answerer(options.model, vars(options))
         if is_in_memory(options.data):
             task, examples = examples_in_memory(model.task, options.data, model.labels)
-            model = dataclasses.replace(model, task=task)
+            if task.pair != model.task.pair:
+                model = for_pairs(model, options.model)
         else:
             examples = model.task.read(options.data, options.split)
         answered = functools.partial(bar.update, total=len(examples))

@@ -141,7 +141,7 @@ def run(options: Options) -> Predictions:
     folder = options.submission and check_output_folder(options.submission)
     with progress("loading", total=1, shown=options.shown) as bar:
         from bert_tf.commands.answer_files import beside, is_table, write_answers
-        from bert_tf.models.opening import open_answerer
+        from bert_tf.models.opening import for_pairs, open_answerer
         from bert_tf.pipelines.examples.files import read_columns_of
         from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.kinds.kind import Answered
@@ -158,13 +158,17 @@ def run(options: Options) -> Predictions:
                 columns = read_columns_of(examples)
             else:
                 task = model.reader(options.signature, "")
-                task, examples = examples_in_memory(task, source, labelled=False)
+                with_pairs, examples = examples_in_memory(task, source, labelled=False)
+                if with_pairs.pair != task.pair and options.signature is None:
+                    model = for_pairs(model, options.model)
                 columns = columns_of(source)
             if folder:
                 check_submission(task, split, examples, model.labels)
             strings = model.strings(examples, options.signature)
         else:
             names = (*model.inputs_of(options.signature), "text_pair")
+            if options.pair and model.task.pair is None and names == ("text", "text_pair"):
+                model = for_pairs(model, options.model)
             pairs = zip(names, (options.text, options.pair), strict=False)
             strings = {name: texts for name, texts in pairs if texts}
             columns = {}

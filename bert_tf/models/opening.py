@@ -14,10 +14,12 @@ from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import class_of_kind, load_model, of_trained_model
 from bert_tf.models.preprocessor import BertPreprocessor
 from bert_tf.models.pretrained_model import Encoder
+from bert_tf.models.text_inputs import SINGLE_TEXTS
 from bert_tf.serving.predictor import Predictor
 from bert_tf.startup import prepare_training
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.of_model import has_class, is_opened_for, named_task, of_model, read_settings
+from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_table import TASKS, with_options
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -96,6 +98,18 @@ def open_answerer(path: str | Path, settings: Mapping[str, Any] | None = None) -
     if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
         raise InputError(f"{path} takes pairs: name the second text's column with --pair_column")
     return Answerer(task, predictor, None)
+
+
+def for_pairs(answerer: Answerer, path: str | Path) -> Answerer:
+    """The answerer of a path, for pairs of texts; refuses a model that was trained on single ones.
+
+    A model without task.json may have been trained on either.
+    """
+    is_settled = isinstance(answerer.model, Predictor) or named_task(path)[0] == answerer.task.name
+    task = replace(answerer.task, pair="text_pair")
+    if is_settled or "text_pair" not in task.kind.signatures(task)[DEFAULT].inputs:
+        raise InputError(SINGLE_TEXTS)
+    return replace(answerer, task=task)
 
 
 def load_answerer(

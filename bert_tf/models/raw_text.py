@@ -24,6 +24,7 @@ from bert_tf.models.text_batches import (
     streamed,
 )
 from bert_tf.models.text_inputs import (
+    SINGLE_TEXTS,
     checked_stream,
     given_examples,
     inputs_of,
@@ -206,10 +207,7 @@ def _check(model: Any) -> None:
 
 def _check_pairs(preprocessor: Any, task: Task) -> None:
     if preprocessor.is_settled and task.pair is not None and preprocessor.task.pair is None:
-        raise InputError(
-            "the model reads single texts, and these are pairs: leave the second texts out, or "
-            "train it on pairs"
-        )
+        raise InputError(SINGLE_TEXTS)
 
 
 def _main_part(row: Mapping[str, Any]) -> Any:

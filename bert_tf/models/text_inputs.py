@@ -20,6 +20,10 @@ from bert_tf.pipelines.examples.table import MEMORY, Examples, Source, Table
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 
+SINGLE_TEXTS = (
+    "the model reads single texts, and these are pairs: leave the second texts out, or train it on "
+    "pairs"
+)
 _LOOKED_AT = 1000  # values, to find a string among missing ones
 
 

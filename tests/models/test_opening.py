@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from small_data import refused
 
+import bert_tf
 from bert_tf import BertClassifier
 from bert_tf.errors import InputError
 from bert_tf.models import opening
@@ -37,6 +38,27 @@ def test_presets(preset, tmp_path):
         lambda: open_preset(preset, task="squad", **own),
         "task 'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give",
     )
+
+
+def test_pairs_for_a_model_of_single_texts(preset, tmp_path):
+    """task.json says what a model was trained on; one without may be of pairs."""
+    folder = shutil.copytree(preset, tmp_path / "classifier")
+    BertClassifier.from_preset(preset, labels=["no", "yes"]).save_to_preset(folder)
+    texts, others = ["sea", "cow"], ["farm", "sea"]
+    pairs = (texts, others)
+    for ask in (
+        lambda: bert_tf.evaluate(model=folder, data=(pairs, ["no", "yes"])),
+        lambda: bert_tf.predict(model=folder, input=pairs),
+        lambda: bert_tf.predict(model=folder, text=texts, pair=others),
+    ):
+        refused(ask, "reads single texts, and these are pairs: leave the second texts out")
+    (folder / "task.json").unlink()
+    answers = bert_tf.predict(model=folder, input=pairs)
+    assert [row["label"] for row in answers] == [
+        row["label"] for row in bert_tf.predict(model=folder, text=texts, pair=others)
+    ]
+    assert answers[0]["probability"] != bert_tf.predict(model=folder, text=texts)[0]["probability"]
+    assert bert_tf.evaluate(model=folder, data=(pairs, ["no", "yes"])).scores["examples"] == 2
 
 
 @pytest.mark.parametrize("name", ["normalize", "max_length"])
