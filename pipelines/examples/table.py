@@ -96,6 +96,12 @@ class Examples:
                 f"{self.path}: its first line ({cells}) was read as names of columns; give "
                 "--no_header if it is an example"
             )
+        is_pair = "text_pair" in self.source.names and "text" in self.columns
+        if is_pair and self.source.role_of("text_pair") is None:
+            remarks.append(
+                f"{self.path}: its column text_pair is not read; for pairs give --pair_column "
+                "text_pair"
+            )
         spans = self.columns.get("span", [])
         if lost := [index for index, span in enumerate(spans) if span is None]:
             remarks.append(

@@ -224,7 +224,7 @@ def numbers(examples: Examples, what: str, cure: str) -> np.ndarray:
     values = np.full(len(examples), np.nan, np.float32)
     for index, text in enumerate(examples.columns["label"]):
         with contextlib.suppress(ValueError):
-            values[index] = float(text)
+            values[index] = float("" if "_" in text else text)  # Python reads 1_000, too
         if not np.isfinite(values[index]):
             raise InputError(
                 f"{examples.location(index)}: the {what} {text!r} is not a number; correct the "

@@ -13,6 +13,10 @@ def test_what_looks_wrong_is_said(tmp_path):
     assert "1 examples have a text in a CSV's quotes, which a .tsv does not have" in quoted
     assert len(read_table(path, header=False).examples({"text": "0"}).remarks()) == 1
     assert read_table(path).examples({"text": "a film"}).remarks() == [quoted]
+    path.write_text("text\ttext_pair\nsea\tcow\n")
+    (unread,) = read_table(path).examples({"text": "text"}).remarks()
+    assert "its column text_pair is not read; for pairs give --pair_column" in unread
+    assert not read_table(path).examples({"text": "text", "text_pair": "text_pair"}).remarks()
 
 
 def test_the_role_of_a_column_is_known_by_its_name(tmp_path):
