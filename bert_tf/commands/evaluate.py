@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import rich.box
 import rich.table
 
 from bert_tf.commands.data_in_memory import examples_in_memory, is_in_memory
@@ -138,7 +139,13 @@ def show(result: EvaluateResult, options: Options) -> None:
         if isinstance(part, Picture):
             continue
         if part.brief:
-            shown = rich.table.Table(*part.columns, title=part.title, title_justify="left")
+            shown = rich.table.Table(
+                *part.columns,
+                title=part.title,
+                title_justify="left",
+                box=rich.box.SIMPLE_HEAD,
+                padding=(0, 1, 0, 0),
+            )
             for row in part.texts()[:MOST_ROWS]:
                 shown.add_row(*row)
             console.print(shown)

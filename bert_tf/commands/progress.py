@@ -202,4 +202,5 @@ def typed(command: str) -> str:
     beside = Path(sys.executable).parent / command
     if shutil.which(command) or not beside.exists():
         return command
-    return shlex.quote(os.path.relpath(beside))
+    near = os.path.relpath(beside)
+    return shlex.quote(str(beside) if near.startswith("..") else near)
