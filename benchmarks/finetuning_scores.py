@@ -5,7 +5,7 @@ r"""Fine-tuned scores beside Hugging Face's: same weights, data, recipe and seed
       --task conll2003=conll2003 --task squad=squad
 
 --task names a task with its training data and, unless that is the folder of the published files,
-its validation data. Ours is `bert_tf.commands.finetuning.finetune`, the driver of `bert-tf
+its validation data. Ours is `bert_tf.commands.finetuning_run.finetune`, the driver of `bert-tf
 finetune`; theirs is Hugging Face's model class for the task in a plain PyTorch loop (AdamW, linear
 warm-up and decay, batches padded to their longest example). Both train for all epochs, and the last
 model predicts the validation examples; the same functions score both sides.
@@ -157,7 +157,7 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     import tensorflow as tf
 
     from bert_tf.commands.finetune import Options as FinetuningOptions
-    from bert_tf.commands.finetuning import finetune
+    from bert_tf.commands.finetuning_run import finetune
     from bert_tf.startup import keep_freed_memory
 
     keep_freed_memory()

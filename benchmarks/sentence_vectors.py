@@ -96,7 +96,7 @@ def run_here(
     """Trains with bert-tf."""
     from bert_tf import BertSentenceEncoder
     from bert_tf.commands.finetune import Options as FinetuningOptions
-    from bert_tf.commands.finetuning import finetune
+    from bert_tf.commands.finetuning_run import finetune
     from bert_tf.startup import keep_freed_memory
 
     keep_freed_memory()

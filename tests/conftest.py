@@ -213,7 +213,7 @@ def what_tests_do_without(tmp_path_factory):
     """Leaves out what takes time or differs between machines; fixtures below bring some back."""
     with pytest.MonkeyPatch.context() as patch:
         # Pre-training guesses words of a --watch_text alone: a quarter of the time of a short run.
-        patch.setattr("bert_tf.commands.pretraining.hide_words", lambda sample, tokenizer: {})
+        patch.setattr("bert_tf.commands.pretraining_run.hide_words", lambda sample, tokenizer: {})
         # The lines of a run depend on its steps alone, however slow the machine is.
         patch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", float("inf"))
         # What is measured while tests keep the machine busy is not remembered for its user.
@@ -230,7 +230,7 @@ def words_are_hidden(monkeypatch):
     """Evaluations of pre-training guess hidden words of the held-out text."""
     from bert_tf.commands.masked_words import hide_words
 
-    monkeypatch.setattr("bert_tf.commands.pretraining.hide_words", hide_words)
+    monkeypatch.setattr("bert_tf.commands.pretraining_run.hide_words", hide_words)
 
 
 @pytest.fixture

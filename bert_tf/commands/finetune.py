@@ -36,7 +36,7 @@ from bert_tf.files.owners import RUN, SEEDS
 from bert_tf.files.storage import is_remote
 
 if TYPE_CHECKING:
-    from bert_tf.commands.finetuning import FinetuningResult
+    from bert_tf.commands.finetuning_run import FinetuningResult
     from bert_tf.commands.seeds import Restarts
 
 COMMON = (
@@ -121,7 +121,7 @@ def run(options: Options) -> FinetuneResult:
         examples_as_files(options, SEEDS if options.seeds > 1 else RUN) as options,
         progress("fine-tuning", shown=options.shown) as bar,
     ):
-        from bert_tf.commands.finetuning import finetune
+        from bert_tf.commands.finetuning_run import finetune
         from bert_tf.commands.seeds import finetune_seeds
 
         watcher = RunProgress(bar)

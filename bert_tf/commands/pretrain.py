@@ -96,7 +96,7 @@ def run(options: Options) -> PretrainResult:
         Preempted: SIGTERM ended the run after a checkpoint.
     """
     with progress("pre-training", total=options.steps, shown=options.shown) as bar:
-        from bert_tf.commands.pretraining import pretrain
+        from bert_tf.commands.pretraining_run import pretrain
 
         with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
             training = pretrain(options, RunProgress(bar))

@@ -35,7 +35,7 @@ from bert_tf.files.owners import SEARCH
 from bert_tf.training.watcher import Watcher
 
 if TYPE_CHECKING:
-    from bert_tf.commands.finetuning import FinetuningResult
+    from bert_tf.commands.finetuning_run import FinetuningResult
     from bert_tf.commands.settings_search import Setting, Trial
 
 COMMON = (
@@ -113,7 +113,7 @@ def run(options: Options) -> SearchResult:
         examples_as_files(options, SEARCH) as options,
         progress("searching", shown=options.shown) as bar,
     ):
-        from bert_tf.commands.finetuning import finetune
+        from bert_tf.commands.finetuning_run import finetune
         from bert_tf.commands.settings_search import search
 
         def one_run(options: FinetuningOptions, watcher: Watcher) -> "FinetuningResult | None":

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.commands.finetuning import FinetuningResult, finetune
 from bert_tf.commands.finetuning_options import FinetuningOptions, FinetuningSetup
+from bert_tf.commands.finetuning_run import FinetuningResult, finetune
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory, write_json
 from bert_tf.files.outputs import check_output_folder

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.commands.finetuning import finetune
 from bert_tf.commands.finetuning_data import run_identity
 from bert_tf.commands.finetuning_options import (
     FinetuningOptions,
     FinetuningSetup,
     SearchOptions,
 )
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.commands.seeds import (
     OneRun,
     Restarts,

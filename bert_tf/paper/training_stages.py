@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.commands.pretraining import pretrain
+from bert_tf.commands.pretraining_run import pretrain
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.seeds import Restarts, best_of
 from bert_tf.commands.settings_search import Trial, search

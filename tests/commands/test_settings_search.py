@@ -14,7 +14,7 @@ from watchers import Lines
 from bert_tf import BertTokenizer
 from bert_tf.commands import search as search_command
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import FinetuningResult
+from bert_tf.commands.finetuning_run import FinetuningResult
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.search import SearchResult
 from bert_tf.commands.seeds import finetune_seeds
@@ -278,7 +278,7 @@ def test_a_score_that_no_run_has(one_setting, capsys, monkeypatch):
         def __call__(self, options, watcher=None):
             return replace(super().__call__(options), best_by="f1_LOC")
 
-    monkeypatch.setattr("bert_tf.commands.finetuning.finetune", Undefined())
+    monkeypatch.setattr("bert_tf.commands.finetuning_run.finetune", Undefined())
     small = replace(one_setting, verbose=True)
     search_command.show(search_command.run(small), small)
     err = capsys.readouterr().err

@@ -20,7 +20,7 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertTagger

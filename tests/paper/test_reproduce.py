@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 from tiny import tiny_config
 
-from bert_tf.commands.finetuning import FinetuningResult
+from bert_tf.commands.finetuning_run import FinetuningResult
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Evaluation
 from bert_tf.networks.tensorflow.losses import cross_entropy

@@ -35,7 +35,7 @@ _CONTEXT.set_forkserver_preload(
         "bert_tf.cli",
         "bert_tf.commands.pretrain",
         "bert_tf.commands.shards",
-        "bert_tf.commands.pretraining",
+        "bert_tf.commands.pretraining_run",
         "bert_tf.pipelines.shards.writing",
     ]
 )
@@ -67,7 +67,7 @@ def _main(
     gc.set_threshold(100_000, 50, 100)
     importlib.invalidate_caches()
     sys.modules["bert_tf.training.device_speed"]._SECONDS = 0.0  # two rounds
-    sys.modules["bert_tf.commands.pretraining"].hide_words = lambda sample, tokenizer: {}
+    sys.modules["bert_tf.commands.pretraining_run"].hide_words = lambda sample, tokenizer: {}
     graphs = sys.modules["tensorflow"].config.optimizer  # as `graphs_as_traced` in conftest.py
     graphs.set_experimental_options({"disable_meta_optimizer": True})
     exit_code = 1

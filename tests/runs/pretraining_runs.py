@@ -6,7 +6,7 @@ from command_line import words
 from watchers import Copied, Lines
 
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.commands.pretraining import pretrain
+from bert_tf.commands.pretraining_run import pretrain
 
 
 def options(shards, small_config, output, **changed) -> PretrainingOptions:

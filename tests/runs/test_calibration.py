@@ -8,7 +8,7 @@ from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetuning import best_temperature, finetune
+from bert_tf.commands.finetuning_run import best_temperature, finetune
 from bert_tf.models.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]

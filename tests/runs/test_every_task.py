@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from bert_tf import BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.opening import load_answerer
 from bert_tf.serving.predictor import Predictor, answer

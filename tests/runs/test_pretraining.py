@@ -17,8 +17,8 @@ from run_logs import scalar_events
 from safetensors.numpy import load_file
 
 import bert_tf.training.loss_scale
-from bert_tf.commands.pretraining import pretrain
 from bert_tf.commands.pretraining_data import PretrainingData
+from bert_tf.commands.pretraining_run import pretrain
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name

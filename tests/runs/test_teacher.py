@@ -14,7 +14,7 @@ from watchers import Copied
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.errors import InputError
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.opening import load_answerer

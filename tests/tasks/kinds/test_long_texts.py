@@ -10,7 +10,7 @@ from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder

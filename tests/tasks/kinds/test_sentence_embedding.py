@@ -14,7 +14,7 @@ from tiny import tiny_config
 
 from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.commands.finetuning import finetune
+from bert_tf.commands.finetuning_run import finetune
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import BertEncoder
 from bert_tf.commands import finetuning, finetuning_model
-from bert_tf.commands.finetuning import _evaluate_best, best_temperature, check_task
+from bert_tf.commands.finetuning_run import _evaluate_best, best_temperature, check_task
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
