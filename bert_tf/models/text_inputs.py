@@ -248,7 +248,7 @@ def _further_columns(
     """What else a kind reads, where the data has it: ids, openings of choices, wrong answers."""
     if "question" in roles:
         return {name: columns[name] for name in ("id", "is_impossible") if name in columns}
-    opening = getattr(task.kind, "opening", None)
+    opening: Any = getattr(task.kind, "opening", None)
     if opening in columns and task.pair and _named(columns).has(task.pair):
         return {opening: columns[opening]}
     if not (negatives := getattr(task.kind, "negatives", None)):

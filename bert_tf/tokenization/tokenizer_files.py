@@ -159,7 +159,7 @@ def _read_tokenizer_json(path: Path, values: dict[str, Any]) -> _TokenizerJson:
             f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
             "vocab.txt"
         )
-    before = "BertPreTokenizer"
+    before: Any = "BertPreTokenizer"
     if "pre_tokenizer" in values:
         before = part("pre_tokenizer").get("type")
     longest = model.get("max_input_chars_per_word", _LONGEST_THERE)
