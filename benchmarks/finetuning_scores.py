@@ -5,10 +5,10 @@ r"""Fine-tuned scores beside Hugging Face's: same weights, data, recipe and seed
       --task conll2003=conll2003 --task squad=squad
 
 --task names a task with its training data and, unless that is the folder of the published files,
-its validation data. Ours is `bert_tf.commands.finetuning_run.finetune`, the driver of `bert-tf
-finetune`; theirs is Hugging Face's model class for the task in a plain PyTorch loop (AdamW, linear
-warm-up and decay, batches padded to their longest example). Both train for all epochs, and the last
-model predicts the validation examples; the same functions score both sides.
+its validation data. Ours is `run_finetuning` of `bert_tf.commands.finetuning_run`, which runs
+`bert-tf finetune`; theirs is Hugging Face's model class for the task in a plain PyTorch loop
+(AdamW, linear warm-up and decay, batches padded to their longest example). Both train for all
+epochs, and the last model predicts the validation examples; the same functions score both sides.
 
 Every finished run is a line of --results: the same command resumes after the last one and prints
 the table. Times are those of the training steps, in wall-clock and processor seconds; on a shared
@@ -157,13 +157,13 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     import tensorflow as tf
 
     from bert_tf.commands.finetune import Options as FinetuningOptions
-    from bert_tf.commands.finetuning_run import finetune
+    from bert_tf.commands.finetuning_run import run_finetuning
     from bert_tf.startup import keep_freed_memory
 
     keep_freed_memory()
     task, train, validation = find_data(given)
     watch, spent = timed_steps()
-    result = finetune(
+    result = run_finetuning(
         FinetuningOptions(
             model=str(with_wider_head(Path(options.model), work)),
             output=str(work / "run"),

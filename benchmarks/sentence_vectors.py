@@ -96,7 +96,7 @@ def run_here(
     """Trains with bert-tf."""
     from bert_tf import BertSentenceEncoder
     from bert_tf.commands.finetune import Options as FinetuningOptions
-    from bert_tf.commands.finetuning_run import finetune
+    from bert_tf.commands.finetuning_run import run_finetuning
     from bert_tf.startup import keep_freed_memory
 
     keep_freed_memory()
@@ -115,7 +115,7 @@ def run_here(
         ]
         (work / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     watch, spent = timed_steps()
-    finetune(
+    run_finetuning(
         FinetuningOptions(
             model=options.model,
             output=str(work / "run"),

@@ -121,7 +121,7 @@ def run(options: Options) -> FinetuneResult:
         examples_as_files(options, SEEDS if options.seeds > 1 else RUN) as options,
         progress("fine-tuning", shown=options.shown) as bar,
     ):
-        from bert_tf.commands.finetuning_run import finetune
+        from bert_tf.commands.finetuning_run import run_finetuning
         from bert_tf.commands.seeds import finetune_seeds
 
         watcher = RunProgress(bar)
@@ -132,7 +132,7 @@ def run(options: Options) -> FinetuneResult:
             result.scores = {name: row["mean"] for name, row in summary.items()}
             result.best_by = result.restarts.best_by
             result.best = best if result.restarts.runs else None
-        elif (single := finetune(options, watcher)) is not None:
+        elif (single := run_finetuning(options, watcher)) is not None:
             result.run, result.best_by = single, single.best_by
             if single.evaluation is not None:
                 result.scores, result.best = single.evaluation.scores, best

@@ -51,7 +51,9 @@ class FinetuningResult:
         return self.evaluation.scores.get(self.best_by) if self.evaluation else None
 
 
-def finetune(options: FinetuningOptions, watcher: Watcher | None = None) -> FinetuningResult | None:
+def run_finetuning(
+    options: FinetuningOptions, watcher: Watcher | None = None
+) -> FinetuningResult | None:
     """Fine-tunes a model; the run directory is `options.output`.
 
     `best/` there is the model with the best score on the validation examples (the first of them in

@@ -96,10 +96,10 @@ def run(options: Options) -> PretrainResult:
         Preempted: SIGTERM ended the run after a checkpoint.
     """
     with progress("pre-training", total=options.steps, shown=options.shown) as bar:
-        from bert_tf.commands.pretraining_run import pretrain
+        from bert_tf.commands.pretraining_run import run_pretraining
 
         with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
-            training = pretrain(options, RunProgress(bar))
+            training = run_pretraining(options, RunProgress(bar))
     return PretrainResult(
         output=joined(options.output), training=training, steps=options.steps, notices=bar.notices
     )

@@ -89,7 +89,9 @@ def _teacher(directory: str, student: Any, data: PretrainingData) -> Any:
     return model
 
 
-def pretrain(options: PretrainingOptions, watcher: Watcher | None = None) -> TrainingResult | None:
+def run_pretraining(
+    options: PretrainingOptions, watcher: Watcher | None = None
+) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
     The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over

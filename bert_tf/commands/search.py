@@ -113,11 +113,11 @@ def run(options: Options) -> SearchResult:
         examples_as_files(options, SEARCH) as options,
         progress("searching", shown=options.shown) as bar,
     ):
-        from bert_tf.commands.finetuning_run import finetune
+        from bert_tf.commands.finetuning_run import run_finetuning
         from bert_tf.commands.settings_search import search
 
         def one_run(options: FinetuningOptions, watcher: Watcher) -> "FinetuningResult | None":
-            result = finetune(options, watcher)
+            result = run_finetuning(options, watcher)
             if result is not None and result.evaluation is not None:
                 bar.show(f"  seed {options.seed}: {scores_line({result.best_by: result.score})}")
             return result

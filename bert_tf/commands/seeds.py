@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.commands.finetuning_options import FinetuningOptions, FinetuningSetup
-from bert_tf.commands.finetuning_run import FinetuningResult, finetune
+from bert_tf.commands.finetuning_run import FinetuningResult, run_finetuning
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import replace_directory, write_json
 from bert_tf.files.outputs import check_output_folder
@@ -96,7 +96,7 @@ def best_of(evaluations: Iterable[int]) -> str:
 
 
 def finetune_seeds(
-    options: FinetuningOptions, watcher: Watcher, run: OneRun = finetune
+    options: FinetuningOptions, watcher: Watcher, run: OneRun = run_finetuning
 ) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 

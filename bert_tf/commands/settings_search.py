@@ -19,7 +19,7 @@ from bert_tf.commands.finetuning_options import (
     FinetuningSetup,
     SearchOptions,
 )
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.commands.seeds import (
     OneRun,
     Restarts,
@@ -155,7 +155,7 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
     return curves(f"best {name} on the validation examples", series, "learning rate", name)
 
 
-def search(options: SearchOptions, watcher: Watcher, run: OneRun = finetune) -> list[Trial]:
+def search(options: SearchOptions, watcher: Watcher, run: OneRun = run_finetuning) -> list[Trial]:
     """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
     The search of the folder goes on, perhaps with more values, trials or seeds; no finished run is

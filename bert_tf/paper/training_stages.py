@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.commands.pretraining_run import pretrain
+from bert_tf.commands.pretraining_run import run_pretraining
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.seeds import Restarts, best_of
 from bert_tf.commands.settings_search import Trial, search
@@ -81,7 +81,7 @@ class Pretraining(Stage):
         short, *long = map(str, self.shards.folders(cache))
         folder, after = cache.of(self), long[0] if long else None
         options = replace(self.options, shards=short, long_shards=after, output=str(folder))
-        result = pretrain(options, _Steps(show))
+        result = run_pretraining(options, _Steps(show))
         assert result is not None
         for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):
             step = int(path.stem.removeprefix("step-"))
@@ -177,12 +177,12 @@ class Finetuning(Stage):
             value = trial.runs.get(options.seed, {}).get(trial.best_by)
             return -math.inf if value is None else value
 
-        tried = search(replace(options, seeds=1), _Steps(show), finetune)
+        tried = search(replace(options, seeds=1), _Steps(show), run_finetuning)
         chosen = max(tried, key=score)
         if score(chosen) == -math.inf:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
         setting: dict[str, Any] = {n: [value] for n, value in vars(chosen.setting).items()}
-        tried = search(replace(options, **setting), _Steps(show), finetune)
+        tried = search(replace(options, **setting), _Steps(show), run_finetuning)
         (chosen,) = (trial for trial in tried if trial.setting == chosen.setting)
         of_seeds = Restarts(chosen.best_by, {seed: chosen.runs[seed] for seed in self.seeds})
         return {

@@ -278,7 +278,7 @@ def test_a_score_that_no_run_has(one_setting, capsys, monkeypatch):
         def __call__(self, options, watcher=None):
             return replace(super().__call__(options), best_by="f1_LOC")
 
-    monkeypatch.setattr("bert_tf.commands.finetuning_run.finetune", Undefined())
+    monkeypatch.setattr("bert_tf.commands.finetuning_run.run_finetuning", Undefined())
     small = replace(one_setting, verbose=True)
     search_command.show(search_command.run(small), small)
     err = capsys.readouterr().err

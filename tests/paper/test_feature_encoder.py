@@ -20,7 +20,7 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.errors import InputError
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertTagger
@@ -275,7 +275,7 @@ def test_a_killed_run_keeps_its_vectors_and_ends_as_if_nothing_had_happened(
         tmp_path, features_only="last,embeddings", batch_size=3, epochs=2, save_every=2
     )
     whole = replace(options, output=str(tmp_path / "whole"))
-    finetune(whole)
+    run_finetuning(whole)
 
     class Killing(Watcher):
         def after_step(self, step):
@@ -287,7 +287,7 @@ def test_a_killed_run_keeps_its_vectors_and_ends_as_if_nothing_had_happened(
     theirs.parent.mkdir(parents=True)
     theirs.write_text("theirs")
     with pytest.raises(KeyboardInterrupt):
-        finetune(options, Killing())
+        run_finetuning(options, Killing())
     # Two rows of two words, [CLS] and [SEP], each kept once.
     assert (run / ".bert-tf-features" / "vectors").stat().st_size == 2 * 4 * 16 * 4
 
@@ -295,7 +295,7 @@ def test_a_killed_run_keeps_its_vectors_and_ends_as_if_nothing_had_happened(
         raise AssertionError("vectors were computed again")
 
     monkeypatch.setattr(FeatureCache, "_write", write)
-    assert finetune(options).training.started_at == 4
+    assert run_finetuning(options).training.started_at == 4
     assert not (run / ".bert-tf-features").exists()
     assert theirs.read_text() == "theirs"
     files = [tmp_path / name / "last" / "model.safetensors" for name in ("run", "whole")]

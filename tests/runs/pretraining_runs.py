@@ -6,7 +6,7 @@ from command_line import words
 from watchers import Copied, Lines
 
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.commands.pretraining_run import pretrain
+from bert_tf.commands.pretraining_run import run_pretraining
 
 
 def options(shards, small_config, output, **changed) -> PretrainingOptions:
@@ -44,7 +44,7 @@ def run(options, copy_at=None) -> list[tuple[int, str, dict[str, float]]]:
     if copy_at is not None:
         saved = (copy_at - 1) // options.save_every * options.save_every
         watcher = Copied(options.output, copy_at, saved, killed(options.output))
-    pretrain(options, watcher)
+    run_pretraining(options, watcher)
     return watcher.timeless
 
 

@@ -8,7 +8,7 @@ from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetuning_run import best_temperature, finetune
+from bert_tf.commands.finetuning_run import best_temperature, run_finetuning
 from bert_tf.models.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -27,8 +27,8 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
         ]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     options = finetuning(tmp_path, epochs=8, calibrate=True, evaluate_every=80)
-    finetune(replace(options, calibrate=False))
-    result = finetune(options)  # asked for when the run is finished
+    run_finetuning(replace(options, calibrate=False))
+    result = run_finetuning(options)  # asked for when the run is finished
     folders = {name: tmp_path / "run" / name for name in ("last", "best")}
     models = {name: load_answerer(folder) for name, folder in folders.items()}
     heads = {name: tuned.model.head.dense.get_weights() for name, tuned in models.items()}
@@ -45,5 +45,5 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     assert losses["best"] < losses["last"]
     assert best_temperature(given) == pytest.approx(1, abs=0.01)
     before = {file.name: file.read_bytes() for file in folders["best"].iterdir()}
-    assert finetune(options).evaluation.scores == result.evaluation.scores
+    assert run_finetuning(options).evaluation.scores == result.evaluation.scores
     assert before == {file.name: file.read_bytes() for file in folders["best"].iterdir()}

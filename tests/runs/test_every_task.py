@@ -9,7 +9,7 @@ from tiny import tiny_config
 
 from bert_tf import BertTokenizer, save_model
 from bert_tf.commands.finetune import Options as FinetuningOptions
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.models.encoder import encoder_for
 from bert_tf.models.opening import load_answerer
 from bert_tf.serving.predictor import Predictor, answer
@@ -193,7 +193,7 @@ def test_a_task_learns_is_evaluated_exported_and_loaded(
     )
 
     # It overfits.
-    result = finetune(options)
+    result = run_finetuning(options)
     best = tmp_path / "run" / "best"
     tuned = load_answerer(best)
     perfect = 100 if isinstance(task.kind, Span) else 1

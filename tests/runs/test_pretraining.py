@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 import bert_tf.training.loss_scale
 from bert_tf.commands.pretraining_data import PretrainingData
-from bert_tf.commands.pretraining_run import pretrain
+from bert_tf.commands.pretraining_run import run_pretraining
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
@@ -286,7 +286,7 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
     arguments = {"objective": "mlm", "dropout": 0.0}
     made = functools.partial(options, dynamic_shards, small_config, **arguments)
     teacher = tmp_path / "teacher"
-    pretrain(made(teacher, steps=4, learning_rate=1e-2, initializer_range=0.2))
+    run_pretraining(made(teacher, steps=4, learning_rate=1e-2, initializer_range=0.2))
     by = {"teacher": str(teacher / "last"), "teacher_weight": 1.0}
     (batch, *_) = next(iter(pretraining_batches(open_shards(dynamic_shards, "train"), 8)))
     outputs = {}
@@ -308,4 +308,4 @@ def test_a_student_learns_a_teachers_guesses(dynamic_shards, small_config, tmp_p
     pieces[-2] = "another"
     (teacher / "last" / "vocab.txt").write_text("\n".join(pieces))
     with pytest.raises(InputError, match="last has another vocabulary than the student"):
-        pretrain(made(tmp_path / "none", teacher=str(teacher / "last")))
+        run_pretraining(made(tmp_path / "none", teacher=str(teacher / "last")))

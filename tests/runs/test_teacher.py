@@ -14,7 +14,7 @@ from watchers import Copied
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.errors import InputError
 from bert_tf.models.layer_distillation import LayerLoss
 from bert_tf.models.opening import load_answerer
@@ -46,7 +46,7 @@ def teacher(tmp_path_factory):
     write(folder / "right.tsv")
     write(folder / "wrong.tsv", swapped=True)
     options = options_of(folder, model=str(folder / "encoder"), train="right.tsv", output="large")
-    assert finetune(options).score == 1.0
+    assert run_finetuning(options).score == 1.0
     return folder
 
 
@@ -87,10 +87,10 @@ def test_a_student_learns_from_the_teacher_alone(teacher, tmp_path):
         evaluate_every=20,
         output=str(tmp_path / "small"),
     )
-    assert finetune(options).score == 1.0
+    assert run_finetuning(options).score == 1.0
     # Another teacher is another run.
     with pytest.raises(InputError, match="teacher_content was"):
-        finetune(replace(options, teacher=str(teacher / "large" / "best")))
+        run_finetuning(replace(options, teacher=str(teacher / "large" / "best")))
 
 
 def write_rows(folder, task) -> None:
@@ -121,7 +121,7 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
     right, wrong = (str(tmp_path / f"{name}.{ending}") for name in ("right", "wrong"))
     data = {"task": task, "train": right, "validation": right}
     large = finetuning(teacher, **data, output=tmp_path / "large", epochs=8, learning_rate=5e-3)
-    assert finetune(large).score > 0.8
+    assert run_finetuning(large).score > 0.8
     small = replace(
         large,
         train=wrong,
@@ -130,7 +130,7 @@ def test_students_of_every_kind_learn_from_a_teacher_that_reads_more(teacher, tm
         teacher=str(tmp_path / "large" / "best"),
         teacher_weight=1.0,
     )
-    assert finetune(small).score > 0.8
+    assert run_finetuning(small).score > 0.8
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ def test_a_narrow_student_learns_the_teachers_states_and_resumes(teacher, tmp_pa
         save_every=11,
     )
 
-    finetune(options, Copied(tmp_path / "whole", 30, 22, tmp_path / "killed"))
-    resumed = finetune(replace(options, output=str(tmp_path / "killed")))
+    run_finetuning(options, Copied(tmp_path / "whole", 30, 22, tmp_path / "killed"))
+    resumed = run_finetuning(replace(options, output=str(tmp_path / "killed")))
     assert resumed.training.started_at == 22
     files = [tmp_path / run / "last" / "model.safetensors" for run in ("whole", "killed")]
     assert len({file.read_bytes() for file in files}) == 1
@@ -179,7 +179,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
             teacher_layers=layers,
             output=str(tmp_path / str(layers)),
         )
-        assert finetune(options).score == 1.0
+        assert run_finetuning(options).score == 1.0
         return load_answerer(tmp_path / str(layers) / "best").model
 
     def distance(layers, student):
@@ -191,7 +191,7 @@ def test_a_student_learns_the_teachers_layers(teacher, tmp_path):
         assert distance(layers, trained_on(layers)) < 0.5 * distance(layers, without)
     other = options_of(teacher, teacher=best, teacher_layers=layers, output=str(tmp_path / "None"))
     with pytest.raises(InputError, match="teacher_layers was None"):
-        finetune(other)
+        run_finetuning(other)
 
 
 @pytest.mark.slow
@@ -204,11 +204,11 @@ def test_what_no_teacher_can_teach_is_refused(teacher, tmp_path):
     other = load_answerer(good)
     replace(other, tokenizer=BertTokenizer([*PIECES[:-1], "farm"])).save(tmp_path / "words")
     with pytest.raises(InputError, match="words has another vocabulary than the student"):
-        finetune(options_of(teacher, **base, teacher=str(tmp_path / "words")))
+        run_finetuning(options_of(teacher, **base, teacher=str(tmp_path / "words")))
     other.model.labels = ["wet", "cold"]
     other.save(tmp_path / "labels")
     with pytest.raises(InputError, match="has the labels wet, cold, the student dry, wet"):
-        finetune(options_of(teacher, **base, teacher=str(tmp_path / "labels")))
+        run_finetuning(options_of(teacher, **base, teacher=str(tmp_path / "labels")))
     message = r"^the teacher .* which has no classifier: train it first \(bert-tf finetune .*\)$"
     with pytest.raises(InputError, match=message):
-        finetune(options_of(teacher, **base, teacher=str(teacher / "encoder")))
+        run_finetuning(options_of(teacher, **base, teacher=str(teacher / "encoder")))

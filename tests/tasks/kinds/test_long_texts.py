@@ -10,7 +10,7 @@ from small_runs import finetuning
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.models.answerer import Answerer
 from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
@@ -88,7 +88,7 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     pairs = tmp_path / "pairs.tsv"
     data = {"task": "embedding", "train": pairs, "validation": pairs}
     options = finetuning(tmp_path, **data, epochs=20, batch_size=12, long_texts="windows")
-    result = finetune(options)
+    result = run_finetuning(options)
     assert result.evaluation.scores["recall_at_1"] > 0.9
     best = load_answerer(tmp_path / "run" / "best")
     assert best.task.kind.long_texts == "windows"
@@ -99,5 +99,5 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
     np.testing.assert_allclose(
         served["score"], result.evaluation.answered.answers["score"], atol=rounding(30, 32)
     )
-    cut = finetune(replace(options, long_texts=None, output=str(tmp_path / "cut"), epochs=2))
+    cut = run_finetuning(replace(options, long_texts=None, output=str(tmp_path / "cut"), epochs=2))
     assert cut.evaluation.scores["recall_at_1"] < 0.2

@@ -14,7 +14,7 @@ from tiny import tiny_config
 
 from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.commands.finetuning_run import finetune
+from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
 from bert_tf.models.answerer import Answerer
@@ -203,7 +203,7 @@ def test_features_have_no_vectors(tmp_path, model):
     data = {"model": tmp_path / "model", "train": pairs, "validation": pairs}
     options = finetuning(tmp_path, **data, task="embedding", features_only="last")
     with pytest.raises(InputError, match="--features_only is not for vectors"):
-        finetune(options)
+        run_finetuning(options)
 
 
 @pytest.mark.slow
@@ -216,8 +216,10 @@ def test_simcse_is_validated_with_scores(tmp_path, model):
     learning = {"task": "embedding", "embedding_loss": "simcse", "dropout": 0.3, "epochs": 1}
     options = finetuning(tmp_path, **data, **learning)
     with pytest.raises(InputError, match="has no scores of pairs"):
-        finetune(options)
-    result = finetune(replace(options, validation=str(scored), output=str(tmp_path / "scored")))
+        run_finetuning(options)
+    result = run_finetuning(
+        replace(options, validation=str(scored), output=str(tmp_path / "scored"))
+    )
     assert list(result.evaluation.scores) == ["examples", "spearman", "pearson"]
     assert read_sentence_files(tmp_path / "scored" / "best")["pooling"] == "mean"
 
