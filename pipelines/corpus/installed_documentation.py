@@ -10,11 +10,13 @@ import re
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
+
+from bert_tf.errors import InputError
 
 STANDARD_LIBRARY = "python"
 
@@ -113,8 +115,23 @@ def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[LabelledDocument]:
-    """The documented modules, in order, without repeated sentences (generated docstrings)."""
-    sources = list(_sources())
+    """The documented modules, in order, without repeated sentences (generated docstrings).
+
+    InputError in a script that does not begin its work under `if __name__ == "__main__"`: its
+    processes would run it again.
+    """
+    sources, docstrings = list(_sources()), list[list[list[str]]]()
+    try:
+        # Spawned, not forked: TensorFlow may have threads in this process already.
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            for of_module in pool.map(_docstrings, sources, chunksize=64):
+                docstrings.append(of_module)
+                progress(len(docstrings), len(sources))
+    except BrokenExecutor as error:
+        raise InputError(
+            "the processes that read the documentation died: free some memory; a script must "
+            "begin its work under if __name__ == '__main__'"
+        ) from error
     modules = []
     seen: set[bytes] = set()
 
@@ -123,16 +140,12 @@ def installed_documentation(
         seen.add(hashlib.blake2b(sentence, digest_size=8).digest())
         return len(seen) > before
 
-    # Spawned, not forked: TensorFlow may have threads in this process already.
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        results = pool.map(_docstrings, sources, chunksize=64)
-        for done, ((package, _), docstrings) in enumerate(zip(sources, results, strict=True), 1):
-            progress(done, len(sources))
-            paragraphs = []
-            for sentences in docstrings:
-                encoded = (sentence.encode("utf-8", "replace") for sentence in sentences)
-                if fresh := [sentence.decode() for sentence in encoded if is_new(sentence)]:
-                    paragraphs.append(fresh)
-            if paragraphs:
-                modules.append(LabelledDocument(package, paragraphs))
+    for (package, _), of_module in zip(sources, docstrings, strict=True):
+        paragraphs = []
+        for sentences in of_module:
+            encoded = (sentence.encode("utf-8", "replace") for sentence in sentences)
+            if fresh := [sentence.decode() for sentence in encoded if is_new(sentence)]:
+                paragraphs.append(fresh)
+        if paragraphs:
+            modules.append(LabelledDocument(package, paragraphs))
     return modules

@@ -1,3 +1,6 @@
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 
 from bert_tf.errors import InputError
@@ -97,6 +100,16 @@ def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
     assert any("JSON (JavaScript Object Notation)" in s for s in sentences)
     assert len(sentences) == len(set(sentences))
     assert [s for s in sentences if "\n" in s] == []
+
+
+def test_processes_that_run_a_script_again_are_told_so(monkeypatch):
+    class Broken(ThreadPoolExecutor):
+        def map(self, *arguments, **options):
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda mp_context: Broken())
+    with pytest.raises(InputError, match="must begin its work under if __name__ == '__main__'"):
+        installed_documentation()
 
 
 @pytest.mark.slow
