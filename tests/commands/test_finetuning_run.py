@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertEncoder
-from bert_tf.commands import finetuning, finetuning_model
+from bert_tf.commands import finetuning_model, finetuning_run
 from bert_tf.commands.finetuning_run import _evaluate_best, best_temperature, check_task
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
@@ -57,8 +57,8 @@ def test_a_finished_model_is_calibrated_and_written_once(tmp_path, monkeypatch, 
         (tmp_path / "best" / "metrics.json").write_text("{}")
     best = MagicMock()
     best.tuned.return_value = best
-    monkeypatch.setattr(finetuning, "load_answerer", lambda folder: best)
-    monkeypatch.setattr(finetuning, "best_temperature", lambda given: 2.0)
+    monkeypatch.setattr(finetuning_run, "load_answerer", lambda folder: best)
+    monkeypatch.setattr(finetuning_run, "best_temperature", lambda given: 2.0)
     run = SimpleNamespace(directory=tmp_path, precision="mixed_bfloat16", notice=lambda line: None)
     assert _evaluate_best(run, None, None, 8, calibrate=True) is best.evaluate.return_value
     assert best.save.call_count == best.evaluate.return_value.write.call_count == saved
@@ -68,7 +68,7 @@ def test_the_metrics_of_a_run_are_those_of_its_best_model(tmp_path, monkeypatch)
     """In float32 the trained model, already traced, is evaluated with the best weights."""
     best, trained, saved = MagicMock(), MagicMock(), tmp_path / "best"
     best.model.encoder = MagicMock(spec=BertEncoder)
-    monkeypatch.setattr(finetuning, "load_answerer", {saved: best}.__getitem__)
+    monkeypatch.setattr(finetuning_run, "load_answerer", {saved: best}.__getitem__)
     trained.evaluate.side_effect = lambda *_: trained.model.set_weights.assert_called_once_with(
         best.model.get_weights.return_value
     )
