@@ -131,7 +131,7 @@ def learned(options, listener):
 
 @pytest.fixture
 def no_finetuning(monkeypatch):
-    monkeypatch.setattr(training_stages, "finetune", learned)
+    monkeypatch.setattr(training_stages, "run_finetuning", learned)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def made(data, tmp_path_factory):
     """The finished table: its folder and rows."""
     output = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_stages, "finetune", learned)
+        patch.setattr(training_stages, "run_finetuning", learned)
         kinds, rows = make(toy(data, output))
     assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]
     return output, rows
@@ -190,7 +190,7 @@ def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
     tuned = []
     monkeypatch.setattr(
         training_stages,
-        "finetune",
+        "run_finetuning",
         lambda *arguments: tuned.append(arguments[0].seed) or learned(*arguments),
     )
     kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
@@ -212,7 +212,7 @@ def test_data_whose_outcome_was_not_written(made, data, tmp_path):
     assert kinds == ["Vocabulary", "Shards"] and same == rows
 
 
-KILLS = (("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2))
+KILLS = (("save_model", 1), ("load_weights", 2), ("write_json", 1), ("run_finetuning", 2))
 
 
 @pytest.mark.slow
