@@ -175,7 +175,8 @@ def run(options: Options) -> VocabularyResult:
         )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
-            check_output_folder(output, ours=FILES, overwrite=options.overwrite)  # still
+            # Files may have come meanwhile.
+            check_output_folder(output, ours=FILES, overwrite=options.overwrite)
         counts_file.unlink(missing_ok=True)
     return VocabularyResult(
         output=Path(options.output),

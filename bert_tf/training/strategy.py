@@ -28,7 +28,7 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     InputError without a valid TF_CONFIG or a TPU.
     """
     if name == "multi_worker":
-        is_chief_of_cluster()
+        is_chief_of_cluster()  # refuses a TF_CONFIG that cannot be used
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "auto":
         if os.environ.get("TPU_NAME") or tf.config.list_physical_devices("TPU"):

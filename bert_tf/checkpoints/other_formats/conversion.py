@@ -130,7 +130,8 @@ def convert(
             _WRITE[to](model, folder)
             _note_what_is_lost(model, to, settings, vectors)
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-        check_output_folder(target, ours=_OURS, overwrite=overwrite)  # still
+        # Files may have come meanwhile.
+        check_output_folder(target, ours=_OURS, overwrite=overwrite)
     return Conversion(location, model, files)
 
 
