@@ -47,8 +47,8 @@ def write_once(path: Path, write: Callable[[Path], object]) -> Path:
 def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequence[str]) -> None:
     """Writes the model directory that all sides read, and labelled texts that calibrate int8."""
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
-    from bert_tf.models.answerer import Answerer
     from bert_tf.tasks.task_table import find_task
+    from bert_tf.text.answerer import Answerer
 
     model = BertClassifier(BertConfig(), labels=["no", "yes"], seed=0)
     task = find_task("classification").with_settings({"max_length": longest})

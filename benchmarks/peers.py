@@ -28,7 +28,6 @@ THERE = (
     "ctranslate2",
     "tokenizers",
     "flash-tokenizer",
-    "faiss-cpu",
     "sentence-transformers",
 )
 

@@ -34,7 +34,7 @@ from bert_tf.pipelines.instances.schemas import masked_features
 from bert_tf.pipelines.shards import pretraining_batches as batches_module
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.run import write_shards
 from bert_tf.startup import keep_freed_memory
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.training.strategy import distribute_batches

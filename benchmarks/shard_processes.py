@@ -78,7 +78,7 @@ def share(corpus: str, output: str, megabytes: str) -> None:
 def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking: str) -> None:
     """Calls `write_shards` and prints the seconds it takes, without the imports."""
     from bert_tf.pipelines.data_options import PretrainingDataOptions
-    from bert_tf.pipelines.shards.writing import write_shards
+    from bert_tf.pipelines.shards.run import write_shards
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
 

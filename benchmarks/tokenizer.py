@@ -1,4 +1,4 @@
-"""Speed of our tokenizer, of the Rust `tokenizers` and of FlashTokenizer (C++), in turns.
+"""Speed of our tokenizer and of others in Rust and C++, in turns.
 
     python benchmarks/tokenizer.py --lines 100000 [--peers peer/bin/python]
 
@@ -6,8 +6,9 @@ All have the same lines and vocabulary, start from text in memory in batches of 
 the same number of threads; medians are printed, by the clock and in processor seconds, which are
 more reliable on a shared machine. Two kinds of work:
 
-- ids of tensors, ours in a tf.data pipeline: the peer is `tokenizers`, by `encode_batch` (with
-  offsets, the usual call) and `encode_batch_fast` (without);
+- ids of tensors, ours in a tf.data pipeline: the peers are `tokenizers`, by `encode_batch` (with
+  offsets, the usual call) and `encode_batch_fast` (without), and those of
+  benchmarks/requirements/tokenizers.txt, each a new one in each turn: some remember words;
 - lists of strings to ids of 128 tokens, [CLS], [SEP] and padding included: ours called eagerly,
   `tokenizers`, and FlashTokenizer.
 """
@@ -17,6 +18,7 @@ import ast
 import contextlib
 import functools
 import gzip
+import importlib
 import json
 import os
 import subprocess
@@ -28,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import turns  # benchmarks/turns.py
-from peers import add_option, peer_python  # benchmarks/peers.py
+from peers import add_option, environment, peer_python, versions  # benchmarks/peers.py
 
 BATCH, LENGTH = 1000, 128
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
@@ -62,18 +64,38 @@ def corpus_lines(corpus: Path | None) -> Iterator[str]:
 Turn = Callable[[], list[float]]
 
 
-def flash_tokenizer(file: str, vocabulary: str) -> None:
-    """FlashTokenizer's process: for each line, the seconds of all texts."""
-    from flash_tokenizer import BertTokenizerFlash
+def encoder(peer: str, folder: Path) -> Callable[[list[str]], Any]:
+    """A new tokenizer of a package; it has vocab.txt and tokenizer.json in the folder."""
+    file = str(folder / "tokenizer.json")
+    if peer == "flash-tokenizer":
+        from flash_tokenizer import BertTokenizerFlash
 
-    encode = BertTokenizerFlash(vocabulary, model_max_length=LENGTH).tokenizer.batch_encode
-    batches = json.loads(Path(file).read_text())
+        flash = BertTokenizerFlash(str(folder / "vocab.txt"), model_max_length=LENGTH)
+        return lambda texts: flash.tokenizer.batch_encode(texts, "max_length", LENGTH, True)
+    module = importlib.import_module(peer)
+    if peer == "tokenizers":
+        encode = module.Tokenizer.from_file(file).encode_batch
+    elif peer == "tokie":
+        encode = module.Tokenizer.from_json(file).encode_batch_flat
+    else:
+        encode = module.Tokenizer(file).encode_batch
+    return functools.partial(encode, add_special_tokens=False)
 
-    def encode_all() -> None:
-        for batch in batches:
-            encode(batch, "max_length", LENGTH, True)
 
-    turns.answer(lambda _: turns.timed(encode_all))
+def peer_process(peer: str, folder: Path) -> None:
+    """For each line the seconds of all texts."""
+    batches = json.loads((folder / "lists.json").read_text())
+
+    def reply(line: str) -> list[float]:
+        encode = encoder(peer, folder)
+
+        def encode_all() -> None:
+            for batch in batches:
+                encode(batch)
+
+        return turns.timed(encode_all)
+
+    turns.answer(reply)
 
 
 def compare(contestants: dict[str, Turn], megabytes: float, rounds: int) -> dict[str, Any]:
@@ -100,7 +122,7 @@ def main() -> None:
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        flash_tokenizer(*arguments.work)
+        peer_process(arguments.work[0], Path(arguments.work[1]))
         return
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
 
@@ -146,8 +168,28 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         tokenizer.save(folder)
+        (Path(folder) / "lists.json").write_text(json.dumps(lists))
         vocabulary = str(Path(folder) / "vocab.txt")
+
+        def in_process(python: str, peer: str) -> Turn:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [python, __file__, "--work", peer, folder],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.stdin.close)
+
+            def ask() -> list[float]:
+                print(file=process.stdin, flush=True)
+                return json.loads(process.stdout.readline())
+
+            return ask
+
         rust, padding = (BertWordPieceTokenizer(vocabulary, lowercase=True) for _ in range(2))
+        rust.save(str(Path(folder) / "tokenizer.json"))
         padding.enable_truncation(LENGTH)
         padding.enable_padding()
         ids = pipeline(tokenizer.tokenize)
@@ -171,29 +213,16 @@ def main() -> None:
             "bert-tf with offsets": through(pipeline(tokenizer.tokenize_with_offsets)),
             "tokenizers encode_batch_fast": over(lists, fast),
         }
+        others = environment("tokenizers")
+        for name, version in versions(others, ("tokenizers", "tokie", "nanotoken")).items():
+            contestants[f"{name} {version}"] = in_process(others, name)
         works = {"text to ids": compare(contestants, megabytes, arguments.turns)}
 
         contestants = {
             "bert-tf eagerly": over(lists, lambda texts: pack(tokenizer.tokenize(texts))),
             "tokenizers encode_batch_fast": over(lists, padding._tokenizer.encode_batch_fast),
         }
-        file = Path(folder) / "lists.json"
-        file.write_text(json.dumps(lists))
-        peer = stack.enter_context(
-            subprocess.Popen(
-                [peer_python(arguments.peers), __file__, "--work", file, vocabulary],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        stack.callback(peer.stdin.close)
-
-        def ask() -> list[float]:
-            print(file=peer.stdin, flush=True)
-            return json.loads(peer.stdout.readline())
-
-        contestants["FlashTokenizer"] = ask
+        contestants["FlashTokenizer"] = in_process(peer_python(arguments.peers), "flash-tokenizer")
         works["lists to padded ids"] = compare(contestants, megabytes, arguments.turns)
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(works, indent=1))

@@ -5,9 +5,12 @@
 Uses the golden lines in tests/golden/tokenizer (uncased) and their vocabulary.
 """
 
+import functools
 import gzip
 import json
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras_hub
 import numpy as np
+import peers  # benchmarks/peers.py
 import tensorflow as tf
 import tensorflow_text
 from tokenizers import BertWordPieceTokenizer
@@ -50,6 +54,36 @@ def rust_ids(texts: Sequence[str]) -> list[list[int]]:
     return [row.ids for row in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
 
+# Run in benchmarks/ by the Python of .venv-tokenizers, for each text alone.
+PEER_IDS = """
+import json, pathlib, sys
+from tokenizer import encoder
+encode, rows = encoder(sys.argv[1], pathlib.Path(sys.argv[2])), []
+for text in json.load(sys.stdin):
+    found = encode([text])
+    found = found[0] if isinstance(found, list) else found
+    ids = found[0] if isinstance(found, tuple) else found.ids
+    rows.append([int(i) for i in ids])
+print(json.dumps(rows))
+"""
+
+
+def peer_ids(peer: str, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of a package of benchmarks/requirements/tokenizers.txt."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = BertWordPieceTokenizer(str(VOCABULARY), lowercase=True)
+        tokenizer.save(str(Path(folder) / "tokenizer.json"))
+        done = subprocess.run(
+            [peers.environment("tokenizers"), "-c", PEER_IDS, peer, folder],
+            cwd=Path(__file__).parent,
+            input=json.dumps(texts),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return json.loads(done.stdout)
+
+
 def main() -> None:
     """Counts and prints."""
     with gzip.open(GOLDEN / "original.jsonl.gz", "rt", encoding="utf-8") as file:
@@ -67,6 +101,9 @@ def main() -> None:
             tensorflow_text.BertTokenizer, texts
         ),
     }
+    others = peers.versions(peers.environment("tokenizers"), ("tokenizers", "tokie", "nanotoken"))
+    for peer, version in others.items():
+        contestants[f"{peer} {version}"] = functools.partial(peer_ids, peer)
     for name, ids in contestants.items():
         found = zip(ids(texts), rows, strict=True)
         differ = [row["text"] for ours, row in found if ours != row["uncased_ids"]]

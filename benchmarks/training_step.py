@@ -1,6 +1,6 @@
 r"""Time of a pre-training step beside KerasHub's, Hugging Face's and its matrix products alone.
 
-    python benchmarks/training_step.py --size medium --precision mixed_bfloat16 \
+    python benchmarks/training_step.py --size small --precision mixed_bfloat16 \
       --sides ours products keras_hub hugging_face --output step.json
 
 The step is that of `bert-tf pretrain`: both losses, accuracies, dropout, clipping by the global
@@ -81,8 +81,8 @@ class Size(NamedTuple):
 
 SIZES = {
     "tiny": Size(2, 128, 2, 8192, 64, 64, 10),
-    "medium": Size(4, 512, 8, 30522, 32, 128, 20),
-    "medium-512": Size(4, 512, 8, 30522, 8, 512, 77),
+    "small": Size(4, 512, 8, 30522, 32, 128, 20),
+    "small-512": Size(4, 512, 8, 30522, 8, 512, 77),
     "base": Size(12, 768, 12, 30522, 32, 128, 20),
 }
 

@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bert_tf.commands.command import Command, check, with_kind
 from bert_tf.commands.early_checks import read_values
-from bert_tf.commands.function import check, show, with_kind
 from bert_tf.errors import InputError, nearest
 from bert_tf.options import (
     choices_of,
@@ -27,14 +27,13 @@ from bert_tf.options import (
     option_helps,
     parse_option,
     titled_fields,
+    unknown_option,
 )
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__
 
-# Each is a module with `Options`, a dataclass, and `run(options)`, which returns a result, imported
-# only if it is called. It may have `prepare(options)`, called before TensorFlow is imported;
-# `show(result, options)`, which prints the result; and `COMMON`, the options that --help shows.
+# Each is COMMAND of bert_tf.commands.NAME, a `Command`, imported only if it is called.
 COMMANDS = {
     "vocab": "learn a WordPiece vocabulary from text",
     "shards": "turn text into TFRecord shards for pre-training",
@@ -49,8 +48,6 @@ COMMANDS = {
     "export": "write a SavedModel for TensorFlow Serving",
     "serve": "serve exported models over REST and gRPC",
     "predict": "answer raw text with a fine-tuned model",
-    "index": "make an index of texts to search",
-    "ask": "find the texts of an index nearest to a question",
     "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",
     "migrate": "show what to write in place of another library's BERT",
@@ -77,14 +74,15 @@ Quick start, without data of your own:
 
 With your own text (a folder of .txt files) and labelled examples:
   bert-tf vocab --corpus text/ --output vocab/
-  bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/
-  bert-tf pretrain --shards shards/ --size small --output runs/pre
+  bert-tf shards --corpus text/ --tokenizer vocab/ --masking dynamic \\
+    --output shards/
+  bert-tf pretrain --shards shards/ --size small --steps 10000 --output runs/pre
   bert-tf finetune --model runs/pre/best --train train.tsv --output runs/cls
   bert-tf export --model runs/cls/best --name classifier
   bert-tf predict --model saved_models/classifier --text "a raw string"
 
-Every command takes --config FILE.yaml and explains itself with --help.
-Pages that help and messages name (docs/serving.md) are in the repository."""
+Every command explains its options with --help; --config FILE.yaml sets them.
+The pages it names, such as docs/serving.md, are in the repository."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,13 +107,12 @@ class _List(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _help_of(called: str, options: type, *, whole: bool) -> str:
-    """The help of a command; unless `whole`, its `COMMON` options and the groups of the others."""
-    module = command_module(called)
-    common = getattr(module, "COMMON", None)
-    if whole or common is None:
-        return _parser(called, options).format_help()
-    parser = _parser(called, options, common)
+def _help_of(command: Command, options: type, *, whole: bool) -> str:
+    """The help of a command; unless `whole`, its common options and the groups of the others."""
+    if whole or not command.common:
+        return _parser(command, options).format_help()
+    common = command.common.split()
+    parser = _parser(command, options, common)
     left = (title for title, field in _fields(options) if field.name not in common)
     groups = ", ".join(f"{title} ({count})" for title, count in Counter(left).items())
     parser.epilog = textwrap.fill(f"--help_all shows the other options: {groups}.", 78)
@@ -128,16 +125,16 @@ def _fields(options: type) -> list[tuple[str, dataclasses.Field]]:
 
 
 def _parser(
-    called: str, options: type, names: Collection[str] | None = None
+    command: Command, options: type, names: Collection[str] | None = None
 ) -> argparse.ArgumentParser:
-    """Finds the texts of each option, which `bert_tf.options.parse` reads; of `names` if given.
+    """A parser that finds the text of each option, or of each of `names`.
 
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
     `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form.
     """
     parser = _Parser(
-        usage=usage(called, options),
-        description=command_module(called).__doc__,
+        usage=usage(command.name, options),
+        description=command.help,
         formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the examples' lines
         add_help=False,
         exit_on_error=False,
@@ -145,17 +142,19 @@ def _parser(
     )
     add: Any = parser.add_argument_group("options").add_argument
     add("-h", "--help", action="store_true", help="show this help")
-    if hasattr(command_module(called), "COMMON"):
+    if command.common:
         add("--help_all", action="store_true", help="show all options")
     add("--config", action="append", metavar="FILE", help="YAML file of these options")
-    hints, helps = hints_of(options), option_helps(options)
+    hints = hints_of(options)
+    helps = option_helps(options)
     titles: dict[str, Any] = {}
     for title, field in _fields(options):
         if names is not None and field.name not in names:
             continue
         if title not in titles:
             titles[title] = parser.add_argument_group(title).add_argument
-        hint, text = hints[field.name], helps.get(field.name, "")
+        hint = hints[field.name]
+        text = helps.get(field.name, "")
         if not is_required(field) and (default := default_of(field)) not in (None, []):
             shown = default if isinstance(default, list) else [default]
             text += f" (default: {' '.join(str(x) for x in shown)})"
@@ -190,12 +189,12 @@ def usage(command: str, options: type) -> str:
 
 
 def _texts(
-    called: str, arguments: Sequence[str], options: type
+    command: Command, arguments: Sequence[str], options: type
 ) -> tuple[dict[str, Any], list[str]]:
     """The texts of the options, with `config` and `help`, and the arguments that are unknown."""
     fields = {field.name: field for _, field in _fields(options)}
     try:
-        namespace, unknown = _parser(called, options).parse_known_intermixed_args(arguments)
+        namespace, unknown = _parser(command, options).parse_known_intermixed_args(arguments)
     except argparse.ArgumentError as error:
         if error.argument_name is None:  # an ambiguous abbreviation
             raise InputError(f"{error.message}: write its whole name") from error
@@ -216,12 +215,11 @@ def _check_known(arguments: Sequence[str], options: type) -> None:
     if option is None:
         text = f"{arguments[0]!r} belongs to no option"
         raise InputError(f"{text}: write an option before it, and put texts with spaces in quotes")
-    name = option.partition("=")[0]
     fields = {field.name: field for _, field in _fields(options)}
     negated = (f"no_{name}" for name in fields if hints_of(options)[name] is bool)
-    near = nearest(name[2:], [*fields, "config", "help", *negated])
-    cure = f": did you mean {_typed(near, fields)}?" if near else ""
-    raise InputError(f"there is no option {name}{cure}")
+    known = [*fields, "config", "help", *negated]
+    name = option.partition("=")[0]
+    raise InputError(unknown_option(name, known, lambda name: _typed(name, fields)))
 
 
 def _typed(name: str, fields: Mapping[str, dataclasses.Field]) -> str:
@@ -262,11 +260,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except InputError as error:
-        message, code = f"error: {' '.join(str(error).split())}", 2
+        lines = [f"error: {error}", *getattr(error, "__notes__", ())]
+        message = "\n  ".join(" ".join(line.split()) for line in lines)
+        code = 2
     except Preempted as stopped:
-        message, code = str(stopped), stopped.exit_code
+        message = str(stopped)
+        code = stopped.exit_code
     except KeyboardInterrupt as interrupt:
-        message, code = str(interrupt) or "interrupted", 130
+        message = str(interrupt) or "interrupted"
+        code = 130
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -277,7 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _CURES:
             raise
-        message, code = f"error: {error}: {_CURES[error.errno]}", 2
+        message = f"error: {error}: {_CURES[error.errno]}"
+        code = 2
     named = f"bert-tf {called}" if called in COMMANDS else "bert-tf"
     print(f"{named}: {message}", file=sys.stderr)
     return code
@@ -298,20 +301,21 @@ def _run(called: str | None, arguments: Sequence[str], is_own_process: bool) -> 
         raise InputError(f"there is no command {called!r}: give {cure}")
     if called != arguments[0]:
         raise InputError(f"{arguments[0]} stands before the command: write it behind {called}")
-    module = command_module(called)
+    command = command_named(called)
     options = read_options(called, arguments)
     check(options)
-    if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
-        module.prepare(options)
-    if getattr(module, "needs_tensorflow", True):
+    command.prepare(options)
+    command.prepare_process(options)
+    if command.needs_tensorflow:
         import_tensorflow(for_a_command=is_own_process)
         keep_freed_memory()
-    show(module, module.run(options), options)
+    command.show(command.run(options), options)
 
 
-def command_module(name: str) -> Any:
-    """The module of a command."""
-    return importlib.import_module(_ELSEWHERE.get(name, f"bert_tf.commands.{name}"))
+def command_named(name: str) -> Command[..., Any]:
+    """Imports a command."""
+    home = _ELSEWHERE.get(name, f"bert_tf.commands.{name}")
+    return importlib.import_module(home).COMMAND
 
 
 def _recipe(path: str) -> str:
@@ -327,36 +331,32 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
     An option on the command line takes precedence over one in a file of `--config`, and a later
     file over an earlier one.
     """
-    module = command_module(called)
+    command = command_named(called)
     typed = [*arguments[1:]]
-    if hasattr(module, "translated"):  # another program's options
-        typed = module.translated(typed)
-    options = module.Options
+    options: Any = command.options
     try:
-        texts, unknown = _texts(called, typed, options)
+        texts, unknown = _texts(command, typed, options)
         files = {path: read_values(path) for path in map(_recipe, texts.pop("config", ()))}
         # A user's own task may have options of its own.
         both = ChainMap(texts, *reversed(files.values()))
         if (extended := with_kind(options, both.get("task"), both.get("model"))) is not options:
             options = extended
-            texts, unknown = _texts(called, typed, options)
+            texts, unknown = _texts(command, typed, options)
             both.maps[0] = texts
         if texts.keys() & {"help", "help_all"}:
-            print(_help_of(called, options, whole="help_all" in texts), end="")
+            print(_help_of(command, options, whole="help_all" in texts), end="")
             raise SystemExit(0)
         _check_known(unknown, options)
         fields = {field.name: field for _, field in _fields(options)}
         for path, values in files.items():
             for name in values.keys() - fields.keys():
-                near = nearest(str(name), fields)
-                cure = f"write {near}" if near else "leave it out"
-                raise InputError(f"{path}: unknown option {name!r}: {cure}")
+                raise InputError(f"{path}: {unknown_option(str(name), fields)}")
         values = {name: both[name] for name in fields if name in both}
         missing = [n for n, field in fields.items() if is_required(field) and n not in values]
         if missing:
             raise InputError(f"give {' and '.join(_typed(name, fields) for name in missing)}")
     except InputError as error:
-        shows = "--help_all" if hasattr(module, "COMMON") else "--help"
+        shows = "--help_all" if command.common else "--help"
         raise InputError(f"{error}; bert-tf {called} {shows} shows all options") from error
     hints = hints_of(options)
     parsed = {n: parse_option(fields[n], hints[n], x, written=True) for n, x in values.items()}

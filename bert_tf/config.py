@@ -125,22 +125,32 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # First: another model's values may not fit BERT's fields.
+        for key, only in (_FIXED | _UNCHANGED).items():
+            if self.extra.get(key, only) not in (only, None, key == "model_type" and "distilbert"):
+                raise InputError(
+                    f"{key} is {self.extra[key]!r:.80}, but only {only!r} is supported: "
+                    "use the weights of a BERT or DistilBERT encoder."
+                )
         values = [(entry.name, entry.type, getattr(self, entry.name)) for entry in fields(self)]
         fixed = _DISTILBERT_FIXED if self.is_distilbert else {}
         for name, kind, value in [*values, ("qa_dropout", float, self.qa_dropout)]:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             number = value if is_whole or isinstance(value, float) else math.nan
             if name in fixed:
-                is_fit, expected = value == fixed[name], f"{fixed[name]}, as of any DistilBERT"
+                is_fit = value == fixed[name]
+                expected = f"{fixed[name]}, as of any DistilBERT"
             elif kind is int and name != "pad_token_id":
                 least = 0 if name == "feature_lstm_layers" else 1
                 most = _MOST_LAYERS.get(name, _MOST)
                 is_fit = is_whole and least <= number <= most
                 expected = f"a whole number from {least} to {most}"
             elif "dropout" in name and (value is not None or kind is float):
-                is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
+                is_fit = 0 <= number < 1
+                expected = "a share of at least 0 and below 1"
             elif kind is float:
-                is_fit, expected = 0 < number <= _MOST, f"a number above 0, at most {_MOST}"
+                is_fit = 0 < number <= _MOST
+                expected = f"a number above 0, at most {_MOST}"
             else:
                 continue
             if not is_fit:
@@ -176,12 +186,6 @@ class BertConfig:
                 "feature_layers and feature_lstm_layers are for the encoders of bert_tf.paper, "
                 "which is not installed: install it, or give a model without them."
             )
-        for key, only in (_FIXED | _UNCHANGED).items():
-            if self.extra.get(key, only) not in (only, None, key == "model_type" and "distilbert"):
-                raise InputError(
-                    f"{key} is {self.extra[key]!r:.80}, but only {only!r} is supported: "
-                    "use the weights of a BERT or DistilBERT encoder."
-                )
         refuse_other_classes(self.extra)
 
     def check_fits(self, *, length: int, pairs: bool = False) -> None:

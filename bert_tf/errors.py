@@ -1,8 +1,9 @@
 """The exception for mistakes in the user's input, and cures that messages name."""
 
+import contextlib
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 
 
@@ -10,8 +11,23 @@ class InputError(ValueError):
     """Raised for input that cannot be used; any other exception is a defect of bert-tf.
 
     The message is one line that names the cause (file, and record or line), what was expected,
-    and what to do. The commands print it without a traceback and exit with code 2.
+    and what to do; notes list further causes. The commands print both without a traceback and exit
+    with code 2.
     """
+
+
+@contextlib.contextmanager
+def needing_tensorflow(user: str) -> Iterator[None]:
+    """Names the packages to install where TensorFlow is missing; `user` is what needs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise InputError(
+            f"{user} needs TensorFlow for raw text: pip install tensorflow. Models of token ids do "
+            "without it: open them with from_directory"
+        ) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

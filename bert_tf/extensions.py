@@ -1,4 +1,4 @@
-"""What a package above adds to the layers below it: other encoders than BERT's, and options.
+"""What a package above adds to the layers below it: models, other encoders than BERT's, options.
 
 `bert_tf.paper` does, and so may a user's package. An entry is named as "module:attribute" and
 imported when a layer first reads its table, so that nothing depends on the order of imports.
@@ -6,12 +6,15 @@ imported when a layer first reads its table, so that nothing depends on the orde
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, ClassVar
 
 # Table -> its entries: "architectures", subclasses of `Architecture`, one for each
 # `attention_direction`; "feature architectures", one for configs with features; "models", classes
-# that model directories hold; "parts" of such models and "layer weights", which name their tensors;
+# that model directories hold, of which the first that fits a directory is made; "parts" of such
+# models and "layer weights", which name their tensors; "openers", the function of `from_preset`;
 # options of commands, dataclasses that `bert_tf.options.extended` joins.
 _ENTRIES: dict[str, list[str]] = {}
 
@@ -23,7 +26,7 @@ def add(table: str, *entries: str) -> None:
 
 @functools.cache
 def added(table: str) -> tuple[Any, ...]:
-    """The entries of a table, without those of packages that are not installed."""
+    """The entries of a table; packages that are not installed have none."""
     entries = []
     for entry in _ENTRIES.get(table, ()):
         module, _, name = entry.partition(":")
@@ -64,16 +67,25 @@ class Architecture:
         return states[:, 0]
 
     def summary_first(self, states: Any, padding_mask: Any, dtype: Any) -> Any:
-        """The states with the vector of `summary` in place of that of [CLS]."""
+        """The states with the vector of `summary` in place of the vector of [CLS]."""
         return states
 
     def encoder_class(self) -> Any:
-        """A `bert_tf.models.pretrained_model.Encoder`; None for `BertEncoder`."""
+        """A `bert_tf.models.encoder.Encoder`; None for `BertEncoder`."""
         return None
 
     def on_encoder(self, encoder: Any, seed: int | None, dtype: Any) -> Any:
         """What the head of a task stands on; by default the encoder."""
         return encoder
+
+    def keeping_vectors(
+        self, encoder: Any, folder: Path | None, notice: Callable[[str], object]
+    ) -> AbstractContextManager[object]:
+        """Keeps the vectors that a frozen encoder computes while a model is trained on them.
+
+        A run that was stopped finds them in `folder`; None for temporary files.
+        """
+        return nullcontext()
 
     @classmethod
     def make_examples(cls, inputs: Any) -> tuple[Any, Any, Any]:

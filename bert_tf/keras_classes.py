@@ -39,7 +39,6 @@ HOMES = {
         "LabelAccuracy",
         "SpanAccuracy",
         "SpanCrossentropy",
-        "WordCrossentropy",
     ),
     "bert_tf.models.task_models": (
         "BertChooser",
@@ -50,7 +49,7 @@ HOMES = {
         "BertSpanClassifier",
         "BertTagger",
     ),
-    "bert_tf.models.preprocessor": ("BertPreprocessor",),
+    "bert_tf.text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
     "bert_tf.training.schedule": tuple(SCHEDULES.values()),
 }

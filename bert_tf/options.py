@@ -1,7 +1,7 @@
 """Options: their declaration beside each field, and the one parser of their values.
 
 A command's options are a dataclass; `bert_tf.cli` turns it into a command line and
-`bert_tf.commands.function` into a Python function. Importing this module is quick, as `--help`
+`bert_tf.commands.command` into a Python function. Importing this module is quick, as `--help`
 needs it.
 """
 
@@ -58,7 +58,6 @@ def option(
     data: str = "",
     python: bool = False,
     required: bool = False,
-    gone: Mapping[str, str] | None = None,
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
@@ -77,7 +76,6 @@ def option(
     - data: what data in memory it takes from Python, in words, beside a path.
     - python: only the Python function takes it.
     - required: the command line must give it, though it has a default for Python.
-    - gone: values of earlier versions, with what to give instead.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
@@ -93,7 +91,6 @@ def option(
         "data": data,
         "python": python,
         "required": required,
-        "gone": gone or {},
     }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
@@ -184,7 +181,7 @@ def _scalar(kind: Any, value: Any, written: bool) -> Any:
 
 
 def _broken_range(value: float, bounds: dict[str, float]) -> str | None:
-    """The range that a value is out of: the option's own, or that of exact numbers."""
+    """The range that a value is out of: the option's own, or the range of exact numbers."""
     if value != value or not all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items()):
         listed = (f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
         return " and ".join(listed) or "a finite number"
@@ -215,8 +212,6 @@ def parse_option(field: dataclasses.Field, hint: Any, value: Any, *, written: bo
     """The value of an option, by `parse`; refuses what is out of its range, and empty texts."""
     if field.metadata.get("data"):  # a path, or from Python data of any type
         hint = (str if is_required(field) else str | None) if written else Any
-    if isinstance(value, str) and (cure := field.metadata.get("gone", {}).get(value)):
-        raise InputError(f"{shown_name(field)} {value} is gone: {cure}")
     value = parse(hint, value, shown_name(field), written=written)
     if isinstance(value, str) and (not value or "\0" in value):
         raise InputError(f"{shown_name(field)} is {value!r}: give a text, without null characters")
@@ -226,6 +221,18 @@ def parse_option(field: dataclasses.Field, hint: Any, value: Any, *, written: bo
             if broken is not None:
                 raise InputError(f"{shown_name(field)} is {item}: give {broken}")
     return value
+
+
+def unknown_option(
+    name: str, known: Iterable[str], shown: Callable[[str], str] = lambda name: name
+) -> str:
+    """What refuses an unknown option, typed, in a file or in a call; names the nearest known one.
+
+    `shown` writes a known name as it is typed.
+    """
+    near = nearest(name.removeprefix("--"), known)
+    cure = f": did you mean {shown(near)}?" if near else ""
+    return f"there is no option {name}{cure}"
 
 
 def shown_name(field: dataclasses.Field) -> str:
@@ -247,7 +254,8 @@ def default_of(field: dataclasses.Field) -> Any:
 
 def changed_words(options: Any, of: type | None = None) -> list[str]:
     """The options that differ from their defaults, as they are typed; with `of` those it has."""
-    hints, words = hints_of(type(options)), []
+    hints = hints_of(type(options))
+    words = []
     for field in dataclasses.fields(of or options):
         value = getattr(options, field.name)
         if field.metadata.get("python") or value == default_of(field):
@@ -260,14 +268,14 @@ def changed_words(options: Any, of: type | None = None) -> list[str]:
 
 
 def joined(options: type, more: type) -> type:
-    """The options with those of another class, such as a kind of task, if they lack them."""
+    """The options with what they lack of another class's, such as a kind of task's."""
     if issubclass(options, more):
         return options
     return dataclasses.make_dataclass(options.__name__, (), bases=(more, options), kw_only=True)
 
 
 def extended(table: str) -> Callable[[Options], Options]:
-    """A decorator that joins options with those of a table of `bert_tf.extensions`."""
+    """A decorator that adds the options of a table of `bert_tf.extensions`."""
 
     def join(options: Any) -> Any:
         for more in added(table):
@@ -286,7 +294,7 @@ def choices_of(hint: Any) -> list[Any]:
 
 
 def identity(options: Any, of: type | None = None) -> dict[str, Any]:
-    """The values that a run's result depends on; with `of`, only those of the fields it has."""
+    """The values that a run's result depends on; with `of`, only of the fields that it has."""
     names = [f.name for f in dataclasses.fields(of or options) if f.metadata.get("identity", True)]
     return {name: getattr(options, name) for name in names}
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import functools
+import importlib.util
 import math
 import os
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 # Half the time of importing TensorFlow and Keras goes to packages that neither requires, for
 # abilities that no command uses: galleries of pictures, scikit-learn's and JAX's interfaces.
 _UNUSED = frozenset({"IPython", "PIL", "jax", "matplotlib", "pandas", "scipy", "sklearn"})
+
+_YNN_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -61,7 +65,8 @@ def keep_freed_memory() -> None:
 
     By default glibc returns blocks of over 128 kB to the system at once, and every training step on
     a CPU takes them again, page by page (benchmarks/training_step.py). With an accelerator, whose
-    memory holds the tensors of a step, this does nothing.
+    memory holds the tensors of a step, this does nothing. TensorFlow undoes it with the first
+    generator of the process: see `keep_freed_memory_for_good`.
     """
     if has_accelerator():
         return
@@ -71,6 +76,62 @@ def keep_freed_memory() -> None:
         mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 64 << 20)
+
+
+def pack_weights() -> None:
+    """Has oneDNN arrange the weights of products for the processor once, not in every call.
+
+    For processes that answer, whose weights never change. It has to be called before TensorFlow is
+    imported; a value of the user's stays.
+    """
+    if "tensorflow" not in sys.modules:
+        os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
+
+
+def keep_freed_memory_for_good() -> None:
+    """`keep_freed_memory` for the rest of the process; runs an op, so set threads before.
+
+    The first generator data set of a process sets the threshold back to 128 kB, in TensorFlow's
+    `ApplyPython311MemoryPatch`: this makes one first.
+    """
+    if not has_accelerator():
+        _make_generator()
+        keep_freed_memory()
+
+
+@functools.cache
+def _make_generator() -> None:
+    import tensorflow as tf
+
+    nothing = tf.TensorSpec([], tf.int32)
+    iter(tf.data.Dataset.from_generator(lambda: iter(()), output_signature=nothing))
+
+
+@functools.cache
+def avoid_ynn_fusions() -> None:
+    """Has XLA compile no reduction into a YNN fusion; call it before this process first uses XLA.
+
+    In TensorFlow 2.21 two threads that are the first to run such a fusion can end the process
+    (docs/status.md). XLA reads XLA_FLAGS once: the flag is added to the user's own for that moment
+    alone, as other versions of XLA, such as JAX's in this process or a child, may not know it.
+    """
+    import tensorflow as tf
+
+    given = os.environ.get("XLA_FLAGS")
+    flags = given or ""
+    if not tf.__version__.startswith("2.21.") or _YNN_FUSIONS in flags:
+        return
+    if flags and not flags.lstrip().startswith("-"):  # XLA takes it for a file of flags
+        with contextlib.suppress(OSError):
+            flags = Path(flags).read_text(encoding="utf-8")
+    os.environ["XLA_FLAGS"] = f"{flags} {_YNN_FUSIONS}="
+    try:
+        with tf.init_scope():
+            tf.function(lambda: tf.zeros([]), jit_compile=True, autograph=False)()
+    finally:
+        del os.environ["XLA_FLAGS"]
+        if given is not None:
+            os.environ["XLA_FLAGS"] = given
 
 
 def limit_threads(threads: int | None) -> None:
@@ -125,14 +186,24 @@ def prepare_training() -> None:
     import keras
 
     if keras.backend.backend() == "tensorflow":
-        keep_freed_memory()
         share_cores()
+        keep_freed_memory_for_good()
+
+
+def has_tf_text() -> bool:
+    """Whether TF Text is installed; it has no wheels for Windows and Python 3.14."""
+    return importlib.util.find_spec("tensorflow_text") is not None
+
+
+def is_tensorflow_loaded() -> bool:
+    """Whether this process has imported TensorFlow, and TF Text if it is installed."""
+    return "tensorflow" in sys.modules and ("tensorflow_text" in sys.modules or not has_tf_text())
 
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
     """Hides what TensorFlow writes while it is loaded; keeps the user's settings."""
-    if "tensorflow_text" in sys.modules:
+    if is_tensorflow_loaded():
         yield
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -176,4 +247,6 @@ def import_tensorflow(*, for_a_command: bool = False) -> None:
     quickly = _without_unused_packages() if for_a_command else contextlib.nullcontext()
     with without_chatter(), quickly:
         import tensorflow  # noqa: F401
-        import tensorflow_text  # noqa: F401
+
+        if has_tf_text():
+            import tensorflow_text  # noqa: F401

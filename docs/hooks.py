@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 from PIL import Image, ImageDraw, ImageFont
 
 import bert_tf
-from bert_tf.cli import COMMANDS, command_module, usage
+from bert_tf.cli import COMMANDS, command_named, usage
 from bert_tf.options import choices_of, is_required, option_helps, titled_fields
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def page_of(command: str) -> str:
     """A command's page; index.md would be the page of the folder."""
-    return f"commands/{'bert-tf-index' if command == 'index' else command}.md"
+    return f"commands/{command}.md"
 
 
 def commands_page() -> str:
@@ -82,9 +82,9 @@ def commands_page() -> str:
 
 def command_page(name: str) -> str:
     """A command's help with a heading for each option, so that search finds it."""
-    module = command_module(name)
-    options = module.Options
-    summary, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
+    command = command_named(name)
+    options: Any = command.options
+    summary, _, rest = inspect.cleandoc(command.help or "").partition("\n")
     lines = [f"# bert-tf {name}", "", summary, "", "```", usage(name, options), "```", ""]
     lines += _paragraphs(rest)
     helps, hints = option_helps(options), typing.get_type_hints(options)
@@ -160,7 +160,7 @@ def python_page() -> str:
     for name in functions:
         command = COMMAND_OF.get(name, name)
         if command in COMMANDS:  # made when it is imported, of the command's `run`
-            lines += [f"::: {command_module(command).__name__}.run", "    options:"]
+            lines += [f"::: {command_named(command).run.__module__}.run", "    options:"]
             lines += [f"      heading: {name}", f"      toc_label: {name}"]
             lines += ["      show_signature: false", "      separate_signature: false", ""]
             lines += [f"Keyword arguments: [bert-tf {command}]({page_of(command)})."]

@@ -162,15 +162,13 @@ def draw_speed() -> None:
 def take(url: str, name: str, size: tuple[int, int], ready: str = "true") -> None:
     """Takes a picture of a page into docs/, of few colors, when the expression is true there."""
     sys.path.insert(0, str(ROOT / "tests" / "processes"))
-    from chromium import Chromium, Page
+    from chromium import run_chromium
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = Chromium(Path(profile))
-        page = Page(browser)
-        page.size(*size)
-        page.open(url, ready)
+    with run_chromium() as browser:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+        page.goto(url)
+        page.wait_for_function(ready)
         image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        browser.close()
     to = ROOT / "docs" / name
     image.quantize(160, dither=Image.Dither.NONE).save(to, optimize=True)
     print(f"{to.relative_to(ROOT)}: {to.stat().st_size:,} bytes")

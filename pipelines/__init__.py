@@ -3,8 +3,8 @@
 Glossary, in the order of the data flow:
 
 - *corpus*: the text to pre-train on; its *sources* are files and TensorFlow Datasets.
-- *document*: consecutive text that belongs together: lines between blank lines, a file, a JSON
-  object. Sentence pairs never cross its borders.
+- *document*: consecutive text that belongs together: lines between blank lines, a file, a section
+  of a file, a JSON object. Sentence pairs never cross its borders.
 - *slice*: consecutive documents of one source, a range of bytes or examples.
 - *unit*: slices with about 32 MB of text, independent of other units.
 - *part*: up to 256 kB of a document, held out or trained on as a whole.

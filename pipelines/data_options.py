@@ -12,10 +12,12 @@ from bert_tf.options import CheckedOptions, option
 class CorpusOptions(CheckedOptions):
     """How text is read."""
 
-    corpus_format: Literal["auto", "sentences", "text", "jsonl", "parquet"] = "auto"
+    corpus_format: Literal["auto", "sentences", "text", "sections", "jsonl", "parquet"] = "auto"
     """sentences (a sentence per line, a blank line between documents), text (plain text in
-    paragraphs, a document per file), jsonl (an object per line) or parquet (a row per document);
-    auto reads files named *.jsonl, *.json and *.parquet as these and others as sentences."""
+    paragraphs, a document per file), sections (text with two blank lines between documents, such as
+    chapters), jsonl (an object per line) or parquet (a row per document); auto reads files named
+    *.jsonl, *.json and *.parquet as these, and others as sentences or text, by where sentences end
+    in their lines; up to three files of text as sections, if instances are sentence pairs."""
     text_field: str = "text"
     """text field of JSON objects, column of Parquet files or feature of TensorFlow Datasets;
     several (title,text) are joined into one document, and missing ones are counted."""
@@ -39,14 +41,14 @@ class PretrainingDataOptions(CorpusOptions):
     max_seq_length: int = option(128, at_least=5, at_most=2**16)
     """tokens per instance, [CLS] and both [SEP] included."""
     max_predictions_per_seq: int | None = option(None, at_least=1, at_most=2**16)
-    """maximum number of tokens to predict in an instance; by default masked_lm_prob of
-    max_seq_length, rounded up (20 for 128, 77 for 512)."""
+    """maximum number of masked tokens per instance; by default masked_lm_prob times max_seq_length,
+    rounded up (20 for 128, 77 for 512)."""
     masked_lm_prob: float = option(0.15, above=0, below=1)
-    """share of the tokens to predict."""
+    """share of the tokens to mask and predict."""
     mask_token_share: float = option(0.8, at_least=0, at_most=1)
-    """share of the tokens to predict that [MASK] replaces."""
+    """share of the masked tokens to replace by [MASK]."""
     random_token_share: float = option(0.1, at_least=0, at_most=1)
-    """share of the tokens to predict that a random token replaces; the rest stay unchanged (paper,
+    """share of the masked tokens to replace by a random token; the rest stay unchanged (paper,
     appendix C.2)."""
     masking: Literal["static", "dynamic"] = "static"
     """static stores masks in the shards, with the original's features; dynamic stores unmasked text
@@ -60,8 +62,8 @@ class PretrainingDataOptions(CorpusOptions):
     """sentence_pairs, for masked words and next sentences; full_sentences fills each instance with
     consecutive sentences, for masked words alone."""
     cut_long_sentences: bool = True
-    """cut a sentence (or line) that is longer than an instance into consecutive sentences; false
-    pairs it whole and truncates it, as the original does."""
+    """split a sentence (or line) that is longer than an instance into consecutive parts; otherwise
+    truncate it, as the original does."""
     short_seq_prob: float = option(0.1, at_least=0, at_most=1)
     """share of documents whose instances are shorter than max_seq_length."""
     instances_per_row: int = option(1, at_least=1, at_most=256)
@@ -87,12 +89,13 @@ class PretrainingDataOptions(CorpusOptions):
     seed: int = option(12345, at_least=0, below=2**31)
     """random seed; the same seed writes the same bytes."""
     buffer_bytes: int = option(4 << 20, at_least=1, at_most=2**40)
-    """bytes of text held at once; random next sentences are drawn from it, and instances are
-    shuffled within it."""
+    """bytes of text in memory at once; random next sentences are drawn from them, and instances are
+    shuffled within them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        masked, random = self.mask_token_share, self.random_token_share
+        masked = self.mask_token_share
+        random = self.random_token_share
         if masked + random > 1 + 1e-9:  # 0.9 + 0.1 and the like may round above 1
             raise InputError(
                 f"mask_token_share {masked:g} and random_token_share {random:g} are more than 1 "
@@ -104,5 +107,5 @@ class PretrainingDataOptions(CorpusOptions):
             self.max_predictions_per_seq = max(1, predictions)
 
     def data_settings(self) -> dict[str, Any]:
-        """The options of the data by name, without those of a subclass."""
+        """The options of the data by name, without a subclass's options."""
         return {field.name: getattr(self, field.name) for field in fields(PretrainingDataOptions)}

@@ -1,6 +1,6 @@
 """Web text to documents for `bert-tf shards`, with datatrove: quality, near-duplicates, a report.
 
-    pip install datatrove tokenizers spacy orjson regex tldextract nltk
+    pip install datatrove "tokenizers<1" spacy orjson regex tldextract nltk
     python recipes/corpus-datatrove.py --input crawl/ --output clean/ --language de --workers 8
     bert-tf shards --corpus clean/text/ --tokenizer vocab/ --output shards/ --masking dynamic
 

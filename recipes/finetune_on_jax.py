@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer  # pip install "tokenizers<1"
 from training_on_jax import distribute, parser, train
 
 from bert_tf import BertClassifier, WarmupLinearDecay, save_model

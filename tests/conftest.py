@@ -34,15 +34,7 @@ hypothesis.settings.register_profile("any_machine", deadline=None)
 hypothesis.settings.load_profile("any_machine")
 
 _GROWTH = 500_000  # kB of memory between two collections
-_OF_RUNS = (
-    "commands",
-    "docs",
-    "migration",
-    "paper",
-    "runs",
-    "tasks/kinds",
-    "training",
-)
+_OF_RUNS = ("commands", "docs", "migration", "models", "paper", "runs", "tasks/kinds", "training")
 
 
 def _is_of_runs(request: pytest.FixtureRequest) -> bool:
@@ -60,7 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test of a peer that is missing here (`peer_programs`)."""
     for marker in item.iter_markers("peer"):
         if reason := why_missing(*marker.args):
             pytest.skip(reason)
@@ -84,6 +75,15 @@ def pytest_runtest_logfinish() -> None:
     if (peak := resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) > _peak + _GROWTH:
         _peak = peak
         gc.collect()
+
+
+@pytest.fixture(scope="module", params=["tf_text", "core"])
+def tokenizer_ops(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a module's tests with both kinds of operations that tokenizers are made of."""
+    with pytest.MonkeyPatch.context() as patch:
+        is_there = request.param == "tf_text"
+        patch.setattr("bert_tf.tokenization.operations.has_tf_text", lambda: is_there)
+        yield request.param
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +113,6 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The URL of an empty bucket on this machine."""
     from s3_server import bucket
 
     with bucket() as url:
@@ -122,7 +121,6 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of development data and golden outputs beside the checkout."""
     folder = Path(__file__).parents[2] / "shared"
     if not folder.is_dir():
         pytest.skip("needs ../shared (development data and golden outputs)")
@@ -221,7 +219,7 @@ def what_tests_do_without(tmp_path_factory):
         # Flushing a file to the disk takes 10 ms. Nor do `preloaded` processes.
         patch.setattr(os, "fsync", lambda descriptor: None)
         # Warm-up requests take a second for every signature of every export.
-        patch.setattr("bert_tf.serving.export.check_requests", lambda model, made: None)
+        patch.setattr("bert_tf.serving.export.check_requests", lambda *_: None)
         yield
 
 

@@ -1,5 +1,3 @@
-"""The Dockerfile, as far as a machine without Docker can run it, and the files for operators."""
-
 import json
 import os
 import re
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cases import for_each
 from credential_files import write_certificate
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,12 +30,9 @@ def instructions() -> list[tuple[str, str]]:
 
 def test_the_image_is_built_from_what_the_ignore_file_lets_in():
     listed = (REPOSITORY / ".dockerignore").read_text().splitlines()
-    copied = [
-        source
-        for name, words in instructions()
-        if name == "COPY" and not words.startswith("--from")
-        for source in words.split()[:-1]
-    ]
+    copies = [words for name, words in instructions() if name == "COPY"]
+    own = [words.split()[:-1] for words in copies if not words.startswith("--from")]
+    copied = [source for sources in own for source in sources]
     assert copied and all(f"!{source}" in listed for source in copied)
     assert all((REPOSITORY / source).exists() for source in copied)
 
@@ -50,7 +46,7 @@ def test_the_image_runs_a_command_that_there_is_and_is_no_root():
     assert int(found["USER"].split(":")[0]) > 0
 
 
-@pytest.mark.parametrize("has_tls", [False, True])
+@for_each("has_tls", False, True)
 def test_the_health_check_asks_servers_with_and_without_tls(has_tls, tmp_path):
     class Probe(BaseHTTPRequestHandler):
         status = 200
@@ -80,7 +76,6 @@ def test_the_health_check_asks_servers_with_and_without_tls(has_tls, tmp_path):
     reason="downloads the image's packages, for minutes: set BERT_TF_CONTAINER=1",
 )
 def test_its_commands_make_a_server_that_writes_nothing(tmp_path):
-    """Paths in the image become those below a folder; the server runs as a user without rights."""
     root = tmp_path / "image"
 
     def there(words: str) -> str:
@@ -112,24 +107,15 @@ def test_its_commands_make_a_server_that_writes_nothing(tmp_path):
     for folder in tmp_path.parents:
         if folder.stat().st_uid == os.getuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o011)
-    environment = {
-        "PATH": f"{python.parent}:/usr/bin:/bin",
-        "HOME": "/nonexistent",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": "/nonexistent"}
+    environment |= dict.fromkeys(("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"), "1")
     # A Python in root's home, as pyenv installs it, is for root alone.
     is_for_all = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
     changes_user = os.getuid() == 0 and is_for_all
     user = {"user": 10001, "group": 10001, "extra_groups": []} if changes_user else {}
-    server = subprocess.Popen(
-        ["bert-tf", "serve", tmp_path / "models", "--rest_port=0", "--grpc_port=0"],
-        env=environment,
-        cwd="/",
-        stderr=subprocess.PIPE,
-        text=True,
-        **user,
-    )
+    command = ["bert-tf", "serve", tmp_path / "models", "--rest_port=0", "--grpc_port=0"]
+    how = {"env": environment, "cwd": "/", "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen(command, **how, **user)
     try:
         lines = []
         while not (found := re.search(r"REST: (http://[^/]+)/", "".join(lines))):
@@ -164,11 +150,8 @@ def test_the_kubernetes_files_ask_for_what_the_server_has():
     assert ports == {"grpc": 8500, "rest": 8501}
     assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
     probes = {name: each for name, each in container.items() if name.endswith("Probe")}
-    assert {name: each["httpGet"]["path"] for name, each in probes.items()} == {
-        "startupProbe": "/readyz",
-        "readinessProbe": "/readyz",
-        "livenessProbe": "/healthz",
-    }
+    paths = {name.removesuffix("Probe"): each["httpGet"]["path"] for name, each in probes.items()}
+    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
     (metric,) = scaler["spec"]["metrics"]
     assert metric["pods"]["metric"]["name"] in _metrics()
 

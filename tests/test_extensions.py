@@ -1,9 +1,8 @@
-"""A user's package adds an encoder and an option by the interface that bert_tf.paper uses."""
-
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from cases import refused
 from tiny import tiny_config
 
 from bert_tf import BertConfig, BertEncoder, extensions, load_model, save_model
@@ -69,5 +68,4 @@ def test_options_are_joined_and_missing_packages_left_out(package):
         size: int = 2
 
     assert (Options(reach=3).reach, Options().size) == (3, 2)
-    with pytest.raises(InputError, match="--reach is 'far'"):
-        Options(reach="far")
+    refused("--reach is 'far'", Options, reach="far")

@@ -1,5 +1,3 @@
-"""notebooks/: each runs from its first cell to its last, and learns what it says."""
-
 import json
 import os
 import shutil
@@ -8,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from cases import for_each
 from preloaded import run_code
 from safetensors.numpy import load_file, save_file
 
@@ -16,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 CHECKS = {
     "finetune_a_hugging_face_bert": "assert history['val_accuracy'][-1] > 0.4",
     "question_answering": "assert sum(scores.values()) / 4 > 0.4",
-    "text_to_served_model": "assert evaluated.scores['accuracy'] > 0.3",
+    "text_to_served_model": "assert evaluated.scores['accuracy'] > 0.6",
 }
 # Most of the time goes to training: what is shorter here than for readers.
 SHORTER = {
@@ -29,6 +28,7 @@ SHORTER = {
     },
     "question_answering": {"train_people, 250": "train_people, 120"},
     "text_to_served_model": {
+        "most_common(5)": "most_common(2)",  # five need the whole of the pre-training
         "size=8192": "size=2048",
         "steps=600": "steps=80",
         "warmup_steps=100": "warmup_steps=20",
@@ -46,7 +46,7 @@ from bert_tf.pipelines.corpus import installed_documentation as documentation
 from bert_tf.tasks.signatures import RawTextModel
 from IPython.core.interactiveshell import InteractiveShell
 
-bert_tf.serving.export.check_requests = lambda model, made: None
+bert_tf.serving.export.check_requests = lambda *_: None
 init, sources = RawTextModel.__init__, documentation._sources
 
 def without(self, answerer, signatures):
@@ -70,7 +70,7 @@ def test_all_are_tested():
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == sorted(CHECKS)
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@for_each("name", *CHECKS)
 def test_a_notebook_is_stored_without_outputs(name):
     """They would grow old in silence, and hide what a change is about."""
     notebook = read(name)
@@ -97,7 +97,7 @@ def with_fewer_layers(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", CHECKS)
+@for_each("name", *CHECKS)
 def test_a_notebook_runs(name, tmp_path):
     packages = tmp_path / "packages"
     if name == "question_answering":

@@ -1,11 +1,9 @@
-"""Options check themselves: ranges, choices, identity."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pytest
+from cases import for_each, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,29 +25,21 @@ class Options(CheckedOptions):
     override: bool = option(False, saved=False)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"steps": 0}, "--steps is 0: give at least 1"),
-        ({"share": 0.0}, "--share is 0.0: give above 0 and below 1"),
-        ({"share": float("nan")}, "--share is nan: give above 0 and below 1"),
-        ({"rate": 1e30}, "--rate is 1e+30: give at most 9,007,199,254,740,992"),
-        ({"rate": float("inf")}, "--rate is inf: give at most 9,007,199,254,740,992"),
-        ({"rate": 0.0}, "--rate is 0.0: give above 0"),
-        ({"place": -1e30}, "--place is -1e+30: give at least -9,007,199,254,740,992"),
-        ({"place": float("nan")}, "--place is nan: give a finite number"),
-        ({"kind": "c"}, "--kind is 'c': give one of a, b"),
-        ({"sizes": [5, 9]}, "--sizes is 9: give at least 5 and at most 8"),
-    ],
+@for_each(
+    "values message",
+    ({"steps": 0}, "--steps is 0: give at least 1"),
+    ({"share": 0.0}, "--share is 0.0: give above 0 and below 1"),
+    ({"share": float("nan")}, "--share is nan: give above 0 and below 1"),
+    ({"rate": 1e30}, "--rate is 1e+30: give at most 9,007,199,254,740,992"),
+    ({"rate": float("inf")}, "--rate is inf: give at most 9,007,199,254,740,992"),
+    ({"rate": 0.0}, "--rate is 0.0: give above 0"),
+    ({"place": -1e30}, "--place is -1e+30: give at least -9,007,199,254,740,992"),
+    ({"place": float("nan")}, "--place is nan: give a finite number"),
+    ({"kind": "c"}, "--kind is 'c': give one of a, b"),
+    ({"sizes": [5, 9]}, "--sizes is 9: give at least 5 and at most 8"),
 )
 def test_a_value_out_of_range_is_refused(values, message):
-    with pytest.raises(InputError) as refused:
-        Options(model="m", **values)
-    assert str(refused.value) == message
-
-
-def test_identity_leaves_out_marked_fields_and_files():
-    assert identity(Options(model="m")) == {"model": "m", "steps": 10, "kind": None}
+    assert refused("", Options, model="m", **values) == message
 
 
 SCALARS = [
@@ -63,11 +53,10 @@ SCALARS = [
 
 
 def spelled(value) -> str:
-    """The value as it is typed on a command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@pytest.mark.parametrize(("hint", "values"), SCALARS, ids=[str(hint) for hint, _ in SCALARS])
+@for_each("hint values", *SCALARS, ids=[str(hint) for hint, _ in SCALARS])
 def test_a_value_reads_the_same_from_python_yaml_and_the_command_line(hint, values):
     @settings(max_examples=50, deadline=None, derandomize=True)
     @given(value=values)
@@ -95,23 +84,19 @@ def test_what_is_parsed_is_parsed_again_to_the_same(hint, value, written):
         assert repr(parse(hint, parsed, "x")) == repr(parsed)
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "message"),
-    [
-        (int, "8", "x is '8': give a whole number"),
-        (int, True, "x is True: give a whole number"),
-        (float | None, "half", "x is 'half': give a number"),
-        (str, 3, "x is 3: give a text"),
-        (bool, 1, "x is 1: give true or false"),
-        (int, None, "x is null: give a value, or leave it out"),
-        (Literal["mean", "max"], "maen", "x is 'maen': did you mean mean? There are mean, max"),
-        (list[int], ["a"], "x 0 is 'a': give a whole number"),
-    ],
+@for_each(
+    "hint value message",
+    (int, "8", "x is '8': give a whole number"),
+    (int, True, "x is True: give a whole number"),
+    (float | None, "half", "x is 'half': give a number"),
+    (str, 3, "x is 3: give a text"),
+    (bool, 1, "x is 1: give true or false"),
+    (int, None, "x is null: give a value, or leave it out"),
+    (Literal["mean", "max"], "maen", "x is 'maen': did you mean mean? There are mean, max"),
+    (list[int], ["a"], "x 0 is 'a': give a whole number"),
 )
 def test_a_value_of_another_type_is_refused(hint, value, message):
-    with pytest.raises(InputError) as refused:
-        parse(hint, value, "x")
-    assert str(refused.value) == message
+    assert refused("", parse, hint, value, "x") == message
 
 
 def test_python_gives_paths_numpys_numbers_and_mappings():
@@ -139,9 +124,9 @@ class Extended(Base):
 def test_helps_are_the_strings_below_the_fields():
     assert option_helps(Extended) == {"seed": "random seed.", "train": "examples."}
     assert hints_of(Extended)["seed"] is int
+    assert identity(Options(model="m")) == {"model": "m", "steps": 10, "kind": None}
 
-
-def test_data_in_memory_stays_as_it_is():
+    # Data in memory stays as it is.
     rows = [{"text": "a"}]
     assert Extended(train=rows).train is rows
     assert Extended(train=Path("a.tsv")).train == "a.tsv"

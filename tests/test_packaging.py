@@ -1,5 +1,3 @@
-"""What `make` and pip install: the lock files, the declared dependencies, the wheel."""
-
 import json
 import re
 import subprocess
@@ -12,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[1]
@@ -27,6 +26,19 @@ def pins(name: str) -> set[str]:
 def test_every_direct_requirement_is_locked():
     assert pins("requirements.txt") <= pins("requirements.lock") <= pins("requirements-dev.lock")
     assert pins("requirements-dev.txt") <= pins("requirements-dev.lock")
+    assert pins("requirements-serve.txt") <= pins("requirements-serve.lock")
+    built_on = {"tensorflow", "keras", "tensorflow-text", "tensorflow-datasets", "keras-nlp"}
+    assert built_on <= {each.partition("==")[0] for each in pins("requirements.txt")}
+
+
+@for_each("uv", "", "/usr/bin/uv")
+def test_uv_and_pip_check_every_hash(uv, tmp_path):
+    command = ["make", "--dry-run", "setup", f"VENV={tmp_path}", f"UV={uv}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    installs = [line for line in done.stdout.splitlines() if " pip install " in line]
+    assert all(("uv pip" in line) == bool(uv) for line in installs)
+    hashed = [line for line in installs if " -r requirements-" in line]
+    assert len(hashed) == 2 and all("--require-hashes" in line for line in hashed)
 
 
 def test_the_oldest_and_the_newest_versions_are_those_that_are_declared():
@@ -43,14 +55,21 @@ def test_the_oldest_and_the_newest_versions_are_those_that_are_declared():
         bounds = str(ranges[name]).split(",")
         assert oldest.replace("==", ">=").removesuffix(".0") in bounds
         assert listed("newest")[name] in bounds
-        assert all(
-            x.split("==")[1] in ranges[name]
-            for x in pins("requirements.txt")
-            if x.startswith(f"{name}==")
-        )
+        pinned = [x for x in pins("requirements.txt") if x.startswith(f"{name}==")]
+        assert all(x.split("==")[1] in ranges[name] for x in pinned)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_tokenizers_below_1_are_asked_for_wherever_they_are_installed():
+    """1.0 has no BertWordPieceTokenizer."""
+    places = [f for part in ("docs", "recipes", "bert_tf") for f in REPOSITORY.glob(f"{part}/**/*")]
+    texts = [f.read_text(encoding="utf-8") for f in places if f.suffix in (".md", ".py")]
+    pattern = r"^.*pip install.*(?<!openvino-)\btokenizers\b.*$"
+    lines = re.findall(pattern, "\n".join(texts), re.MULTILINE)
+    assert len(lines) >= 4
+    assert [line for line in lines if '"tokenizers<1"' not in line] == []
+
+
+@for_each("name", "requirements.lock", "requirements-dev.lock")
 def test_a_lock_has_hashes_and_names_no_host_and_no_folder(name):
     text = (REPOSITORY / name).read_text()
     entries = re.split(r"\n(?=\w)", text[text.index("\nabsl-py") :].strip())
@@ -121,7 +140,7 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     static = Path("bert_tf/server/playground/static")
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
-    assert {"bert_tf/py.typed", "bert_tf/migration/symbols.tsv"} <= packed
+    assert {"bert_tf/py.typed", "bert_tf/__init__.pyi", "bert_tf/migration/symbols.tsv"} <= packed
     recipes = (file.relative_to(REPOSITORY) for file in (REPOSITORY / "recipes").rglob("*.*"))
     sources = {f"bert_tf/{file}" for file in recipes if "__pycache__" not in file.parts}
     assert sources <= packed
@@ -151,39 +170,8 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
         [python, "-c", IN_ONE_PROCESS, *commands],
         [python.parent / "bert-tf", "predict", "--model", "fine/best", "--text", "ships"],
     ):
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, env={"HOME": str(tmp_path)}
-        )
+        how = {"cwd": tmp_path, "env": {"HOME": str(tmp_path)}, "capture_output": True}
+        done = subprocess.run(command, text=True, **how)
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert json.loads(done.stdout)["label"] in ("sea", "farm")
     assert done.stderr == ""  # none of TensorFlow's start-up chatter
-
-
-def test_the_tests_run_on_every_python_that_is_found(tmp_path):
-    """`make test-pythons` with one version in PATH, one of pyenv, and shims that find nothing."""
-
-    def interpreter(path, body):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-        return path
-
-    interpreter(tmp_path / "bin" / "python3.11", "echo 3.11")
-    for name in ("python3.12", "python3.13"):
-        interpreter(tmp_path / "bin" / name, "echo pyenv: command not found >&2; exit 127")
-    of_pyenv = interpreter(tmp_path / "pyenv/versions/3.12.9/bin/python3", "echo 3.12")
-
-    def run(make):
-        command = ["make", "test-pythons", f"MAKE={make}", "PYTHON=nothing"]
-        path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-        env = {"PATH": path, "PYENV_ROOT": str(tmp_path / "pyenv")}
-        return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
-
-    done = run("echo")
-    assert done.returncode == 0
-    assert "test PYTHON=python3.11 VENV=.venv-3.11\n" in done.stdout
-    assert f"test PYTHON={of_pyenv} VENV=.venv-3.12\n" in done.stdout
-    assert "passed: 3.11 3.12; failed: none; not found: 3.13\nInstall" in done.stdout
-    failed = run("false")
-    assert failed.returncode != 0
-    assert "passed: none; failed: 3.11 3.12; not found: 3.13\n" in failed.stdout

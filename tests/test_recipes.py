@@ -1,16 +1,14 @@
-"""Every recipe is one that its command takes, and that its steps can be run with."""
-
 import gzip
 import json
 import re
 import shlex
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
-from command_line import words
+from cases import for_each
+from command_line import finished, words
 from peer_programs import find_peer
 
 from bert_tf.cli import read_options
@@ -22,10 +20,8 @@ from bert_tf.pipelines.corpus.formats import read_slice
 from bert_tf.pipelines.corpus.sources import open_corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-NEEDED = {
-    "pretrain": words("--shards shards/128 --output run"),
-    "finetune": words("--model model --train train.tsv --output run"),
-}
+NEEDED = {"pretrain": words("--shards shards/128 --output run")}
+NEEDED["finetune"] = words("--model model --train train.tsv --output run")
 # Recipes of schedulers, which have the command in them, and what they pass to it.
 SCHEDULERS = {
     "shards-slurm.sh": {"$SLURM_ARRAY_TASK_ID": "1", "${share[@]}": "--workers 8 --units 1/16"},
@@ -43,7 +39,7 @@ def read(recipe):
     return read_options(command, arguments)
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
+@for_each("recipe", *sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
 def test_a_recipe_can_be_run(recipe):
     options = read(recipe)
     assert f"`{recipe.name}`" in (RECIPES / "README.md").read_text()
@@ -54,10 +50,8 @@ def test_a_recipe_can_be_run(recipe):
     before = options.steps - round(options.steps * last_share)
     for steps in (options.evaluate_every, before, options.steps):
         assert steps % options.steps_per_execution == 0
-    for pieces in (
-        options.gradient_accumulation_steps,
-        options.long_gradient_accumulation_steps or 1,
-    ):
+    later = options.long_gradient_accumulation_steps or 1
+    for pieces in (options.gradient_accumulation_steps, later):
         assert options.batch_size % (REPLICAS.get(recipe.name, 1) * pieces) == 0
 
 
@@ -86,16 +80,15 @@ def test_the_modern_recipe_reads_as_many_sequences_as_the_papers():
     assert options.warmup_steps + decay < late
 
 
-@pytest.mark.parametrize("size", ["base", "large"])
+@for_each("size", "base", "large")
 def test_the_papers_pre_training(size):
-    """Section A.2."""
     options = read(RECIPES / f"pretrain-{size}.yaml")
     assert (options.size, options.batch_size, options.steps) == (size, 256, 1_000_000)
     assert (options.learning_rate, options.weight_decay) == (1e-4, 0.01)
     assert (options.warmup_steps, options.long_share) == (10_000, None)  # 0.1
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@for_each("name", *SCHEDULERS)
 def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
     text = (RECIPES / name).read_text()
     assert f"`{name}`" in (RECIPES / "README.md").read_text()
@@ -119,8 +112,7 @@ def test_kubernetes_has_every_field_of_the_manifests():
     for version in ("1.29.0", "1.37.0"):
         command = [find_peer("kubernetes"), "-m", "kubernetes_validate", "--strict"]
         command += ["--kubernetes-version", version, *(str(RECIPES / name) for name in names)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = finished(*command)
         assert len(re.findall("passed for resource", done.stdout + done.stderr)) == 4
 
 
@@ -138,21 +130,14 @@ def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(shared
         (tmp_path / name / "a.jsonl").write_text("".join(lines))
         command = [find_peer("datatrove"), str(RECIPES / "corpus-datatrove.py")]
         command += words("--tasks 2", input=tmp_path / name, output=tmp_path / f"{name}-out")
-        done = subprocess.run(
-            [*command, "--tasks", "2"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        finished(*command)
         return (tmp_path / f"{name}-out" / "report.md").read_text()
 
     report = run(texts, "in")
     assert "'buy now buy" in report
     assert "## duplicates: 1 documents" in report
     corpus = open_corpus(tmp_path / "in-out" / "text")
-    left = [
-        line.lines
-        for unit in corpus.units
-        for slice_ in unit
-        for line in read_slice(slice_, corpus.options, Counter())
-    ]
-    assert sum(lines.count(b"") for lines in left) == int(report.split()[-4])
+    slices = [slice_ for unit in corpus.units for slice_ in unit]
+    left = [part for x in slices for part in read_slice(x, corpus.options, Counter())]
+    assert sum(part.lines.count(b"") for part in left) == int(report.split()[-4])
     assert "0 documents are left." in run(["buy now " * 300], "spam")

@@ -58,8 +58,8 @@ def locate(source: StrPath) -> Location:
     inside = [location for child in children if (location := _find_in(child))]
     if not inside:
         raise InputError(
-            f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS} or {H5}, with a "
-            "TensorFlow checkpoint (*.ckpt.index, bert_config.json), a KerasHub preset, or a "
+            f"{source} contains no model: give a folder with {CONFIG} and {WEIGHTS} or {H5}, with "
+            "a TensorFlow checkpoint (*.ckpt.index, bert_config.json), a KerasHub preset, or a "
             "SavedModel of TF Hub."
         )
     if len(inside) > 1:

@@ -1,13 +1,8 @@
-"""Models by name: a local folder, or a model of the Hugging Face hub, cached or downloaded.
+"""Models by name: a local folder, or a model of the Hugging Face hub, cached or downloaded."""
 
-The cache is as huggingface.co/docs/huggingface_hub, "Understand caching", describes it.
-"""
-
-import contextlib
 import difflib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,25 +11,27 @@ from huggingface_hub import constants
 
 from bert_tf.checkpoints.weights_files import H5, INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
 from bert_tf.config import refuse_other_classes
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.model_files import CONFIG, TOKENIZER, TOKENIZER_JSON, VOCABULARY, read_json
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-# Of sentence-transformers: pooling, length, prompts.
-_SENTENCE_FILES = re.compile(
-    r"(modules|sentence_bert_config|config_sentence_transformers|\d+_\w+/config)\.json"
-)
-_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+# What is downloaded besides config.json, which comes last.
+_FILES = [
+    *TOKENIZER,
+    *(WEIGHTS, INDEX, "model-*-of-*.safetensors"),
+    # Of sentence-transformers: pooling, length, prompts, a dense layer.
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("[0-9]_*/config.json", f"[0-9]_*/{WEIGHTS}"),
+]
 # ORG/NAME, ORG/NAME@REVISION or hf://ORG/NAME, by the hub's rules for names.
 _PART = r"\w(?:[\w.-]{0,94}\w)?"
 _NAME = re.compile(
     rf"(?P<prefix>hf://)?(?P<repository>(?:{_PART}/)?{_PART})(?:@(?P<revision>[\w.][\w./-]*))?",
     re.ASCII,
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ANSWER_SECONDS = 30
 
 
@@ -51,23 +48,33 @@ class HubModel:
         """The page that lists the files."""
         return f"{_endpoint()}/{self.repository}/tree/{self.revision}"
 
-    @property
-    def by_hand(self) -> str:
-        """How to get the files without this module."""
-        return (
-            f"download {CONFIG}, {WEIGHTS} and those of {', '.join(TOKENIZER)} that are there "
-            f"from {self.url} into a folder, and give that folder"
+    def unavailable(self, message: str) -> InputError:
+        """The error of a model that is neither here nor can be downloaded."""
+        error = InputError(message)
+        cached = Path(constants.HF_HUB_CACHE).glob("models--*")
+        names = [folder.name.removeprefix("models--").replace("--", "/") for folder in cached]
+        if near := nearest(self.repository, names):
+            error.add_note(f"Did you mean {near}, which is cached?")
+        error.add_note(
+            f"Without a network: download {CONFIG}, {WEIGHTS} and those of {', '.join(TOKENIZER)} "
+            f"that are there from {self.url} into a folder, and give that folder"
         )
+        return error
 
     def cached(self) -> Path | None:
-        """The folder of the revision in the cache; it may lack files."""
-        model = Path(constants.HF_HUB_CACHE, f"models--{self.repository.replace('/', '--')}")
-        commit = self.revision
-        if not _COMMIT.fullmatch(commit):
-            with contextlib.suppress(OSError, ValueError):
-                commit = (model / "refs" / self.revision).read_text(encoding="utf-8").strip()
-        folder = model / "snapshots" / commit
-        return folder if _COMMIT.fullmatch(commit) and folder.is_dir() else None
+        """The folder of the revision in the Hugging Face cache; it may lack files."""
+        from huggingface_hub import HfApi, errors
+
+        try:
+            folder = HfApi().snapshot_download(
+                self.repository,
+                revision=self.revision,
+                allow_patterns=[CONFIG, *_FILES],
+                local_files_only=True,
+            )
+        except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+            return None
+        return Path(folder)
 
 
 def find_model(name: StrPath) -> Path:
@@ -99,10 +106,10 @@ def find_model(name: StrPath) -> Path:
         return folder
     if folder is None and not match["prefix"] and _is_path(path):
         return path
-    absent = f"in the Hugging Face cache without {' and '.join(missing)}" if missing else "cached"
-    return _download(
-        model, f"{model} is neither a folder here nor {absent} ({constants.HF_HUB_CACHE})"
+    absent = (
+        f"in the Hugging Face cache without {' and '.join(missing)}" if missing else "not cached"
     )
+    return _download(model, f"{model} is no folder here, is {absent}")
 
 
 def hub_hint(name: str) -> str:
@@ -139,18 +146,31 @@ def _missing(folder: Path) -> list[str]:
 def _download(model: HubModel, absent: str) -> Path:
     """Downloads a model into the cache; `absent` begins an error: where the model is not."""
     if constants.HF_HUB_OFFLINE:
-        raise InputError(
-            f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {model.by_hand}"
-        )
+        raise model.unavailable(f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it")
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
     hub = HfApi(endpoint=_endpoint())
-    with _hub_errors(model, absent):
+    try:
         info = hub.model_info(model.repository, revision=model.revision, timeout=_ANSWER_SECONDS)
-        files = _files_of_bert(model, info)
-        hub.snapshot_download(model.repository, revision=info.sha, allow_patterns=files)
+        _check_is_bert(model, info)
+        hub.snapshot_download(model.repository, revision=info.sha, allow_patterns=_FILES)
         # Only a file that is downloaded by its revision enters that into the cache.
         config = hub.hf_hub_download(model.repository, CONFIG, revision=model.revision)
+    except InputError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        # Where a file cannot be had, the client says that it is not cached; the cause is why.
+        cause = (error.__cause__ if isinstance(error, LocalEntryNotFoundError) else None) or error
+        reason = " ".join(f"{type(cause).__name__}: {cause}".split())
+        if type(cause) is RepositoryNotFoundError:  # its text is a paragraph
+            reason = "no such model, or a private one"
+        raise model.unavailable(
+            f"{absent}, and cannot be downloaded from {_endpoint()} ({reason}): check the name and "
+            "the network; for a private or gated model log in (hf auth login, or HF_TOKEN)"
+        ) from error
     folder = Path(config).parent
     if missing := [name for name in _missing(folder) if name != VOCABULARY]:
         raise InputError(
@@ -159,8 +179,8 @@ def _download(model: HubModel, absent: str) -> Path:
     return folder
 
 
-def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
-    """The files to download before config.json; refuses what is no BERT in safetensors."""
+def _check_is_bert(model: HubModel, info: "ModelInfo") -> None:
+    """Refuses, before a download, what is no BERT in safetensors."""
     files = {file.rfilename for file in info.siblings or ()}
     kind = str((info.config or {}).get("model_type", "bert"))
     # Own kinds have names such as bert_recurrent.
@@ -175,10 +195,7 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
         raise InputError(f"{model}: {error}") from None
     if CONFIG not in files:
         raise InputError(f"{model} holds no {CONFIG} ({model.url}): give a BERT for transformers")
-    weights = [WEIGHTS] if WEIGHTS in files else sorted(filter(_SHARD.fullmatch, files))
-    if weights != [WEIGHTS] and INDEX in files:
-        weights.append(INDEX)
-    if not {WEIGHTS, INDEX} & set(weights):
+    if not {WEIGHTS, INDEX} & files:
         cure = "give a repository or a revision with safetensors"
         if other := next((name for name in (H5, PICKLE) if name in files), None):
             cure += (
@@ -189,41 +206,3 @@ def _files_of_bert(model: HubModel, info: "ModelInfo") -> list[str]:
         if other == PICKLE:
             cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
         raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
-    others = filter(_SENTENCE_FILES.fullmatch, files)
-    return [*weights, *sorted(files.intersection(TOKENIZER).union(others))]
-
-
-@contextlib.contextmanager
-def _hub_errors(model: HubModel, absent: str) -> Iterator[None]:
-    """Raises errors of the hub's client as one line that says what to do."""
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk
-        # Where a file cannot be had, the client says that it is not cached; the cause is why.
-        cause: BaseException = error
-        while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        page = f"{_endpoint()}/{model.repository}"
-        log_in = "log in with hf auth login, or set HF_TOKEN"
-        status = getattr(getattr(cause, "response", None), "status_code", None)
-        if isinstance(cause, errors.GatedRepoError):
-            problem = f"{model} is gated"
-            cure = f"accept its terms at {page}, then {log_in}"
-        elif isinstance(cause, errors.RevisionNotFoundError):
-            problem = f"{model.repository} has no revision {model.revision}"
-            cure = f"give a branch or tag that {page}/tree/main offers, or a commit"
-        elif status in (401, 403, 404):  # the hub does not say which it is
-            problem = f"{absent}, and {_endpoint()} has no such model, or it is private"
-            cure = f"check the name; for a private model {log_in}"
-        else:
-            reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
-            reason = reason if status is None else f"status {status}"
-            problem = f"{absent}, and cannot be downloaded from {_endpoint()} ({reason})"
-            cure = f"check the network and try again, or {model.by_hand}"
-        raise InputError(f"{problem}: {cure}") from error

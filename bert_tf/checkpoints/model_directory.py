@@ -59,17 +59,18 @@ def read_named(
             parts = parts_of.setdefault(canonical, {})
             if prefix in parts:
                 raise InputError(
-                    f"{path} holds a weight twice, as {names[canonical]} and {stored_name}: to "
-                    "take one of two models, delete the other's tensors (in HDF5, its group) in a "
-                    "copy of the file."
+                    f"{path} contains a weight twice, as {names[canonical]} and {stored_name}: if "
+                    "these are two models, delete one of them (in HDF5, its group) in a copy of "
+                    "the file."
                 )
-            parts[prefix], names[canonical] = tensor, stored_name
+            parts[prefix] = tensor
+            names[canonical] = stored_name
     tensors = {}
     for canonical, parts in parts_of.items():
         prefixes = config.architecture.stored_prefixes(canonical)
         if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
             raise InputError(
-                f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
+                f"{path}: {canonical} is missing or has another shape in one encoder: restore it."
             )
         values = [parts[prefix] for prefix in prefixes]
         tensors[canonical] = values[0] if len(values) == 1 else np.stack(values)
@@ -82,8 +83,8 @@ def read_hugging_face(location: Location) -> StoredModel:
     if model.config.has_feature_encoder:
         by = "bilstm" if model.config.feature_layers is None else "features_only"
         raise InputError(
-            f"{location.folder} was trained with --{by}, and neither Hugging Face nor the others "
-            "have a class for such a model: convert the model that it was trained from."
+            f"{location.folder} was trained with --{by}, and no other library has a class for such "
+            "a model: convert the model that it was trained from."
         )
     model.tie_decoder()
     return model

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _TABLE = "embeddings.word_embeddings.weight"
 _BIAS = "cls.predictions.bias"
 # Copies of these two in some files.
-_DECODER, _DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
+_DECODER = "cls.predictions.decoder.weight"
+_DECODER_BIAS = "cls.predictions.decoder.bias"
 # Tokens, sequences and multiple choice are all classified by a layer of the same name.
 _CLASSIFIERS = (SEQUENCES, "BertForTokenClassification", "BertForMultipleChoice")
 _OWN_HEAD = "own_head"  # key of config.json: class of a task model that is the user's own
@@ -90,8 +91,8 @@ class StoredModel:
         layers = self.config.num_hidden_layers
         if number > layers or self.config.architecture.layer_names():
             raise InputError(
-                f"{self.source} has {layers} layers, of which {number} cannot be kept: give a BERT "
-                "with as many"
+                f"{self.source} has {layers} layers: {number} of them cannot be kept; give a BERT "
+                "with enough layers"
             )
         numbers = [round((i + 1) * layers / number) - 1 for i in range(number)]
         number_of = {old: new for new, old in enumerate(numbers)}
@@ -105,6 +106,20 @@ class StoredModel:
         self.tensors = tensors
         self.config = replace(self.config, num_hidden_layers=number)
         self.notes.append(f"Kept layers {', '.join(str(n + 1) for n in numbers)} of {layers}.")
+
+    def set_pieces(self, ids: Sequence[int], parts: Sequence[Sequence[int]]) -> None:
+        """Gives pieces the mean embedding, and output bias, of others; adds rows for ids beyond."""
+        size = max(self.config.vocab_size, *(number + 1 for number in ids))
+        for name, axis in ((_TABLE, -2), (_BIAS, -1)):
+            if name not in self.tensors:  # a model without a masked language model head
+                continue
+            old = np.moveaxis(self.tensors[name], axis, 0)
+            rows = np.zeros((size, *old.shape[1:]), np.float32)
+            rows[: len(old)] = old
+            for number, part in zip(ids, parts, strict=True):
+                rows[number] = old[part].mean(0)
+            self.tensors[name] = np.ascontiguousarray(np.moveaxis(rows, 0, axis))
+        self.config = replace(self.config, vocab_size=size)
 
     @property
     def architecture(self) -> str:

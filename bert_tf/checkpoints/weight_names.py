@@ -24,11 +24,12 @@ PARTS = {
 }
 # Before the names of heads on layers that Hugging Face has no class for.
 FEATURE_BASED = "feature_based."
-SEQUENCES, MULTI_LABEL = "BertForSequenceClassification", "multi_label_classification"
+SEQUENCES = "BertForSequenceClassification"
+MULTI_LABEL = "multi_label_classification"
 
 
 def all_parts() -> dict[str, str]:
-    """`PARTS`, with those of extensions."""
+    """`PARTS`, with the parts that extensions add."""
     return PARTS | {name: title for parts in added("parts") for name, title in parts.items()}
 
 
@@ -60,7 +61,8 @@ class Layer(NamedTuple):
     attribute: str  # of `BertEncoder`, or of a block
 
 
-_H, _INNER = "hidden_size", "intermediate_size"
+_H = "hidden_size"
+_INNER = "intermediate_size"
 # The layers by Hugging Face's names, in a block without "encoder.layer.N.".
 EMBEDDINGS = {
     "embeddings.word_embeddings": Layer(("vocab_size", _H), "embeddings.word_embeddings"),
@@ -164,7 +166,8 @@ def has_pooler(config: BertConfig) -> bool:
 
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
-    encoder, sizes = _names(config), vars(config)
+    encoder = _names(config)
+    sizes = vars(config)
     embeddings = encoder.embeddings.items()
     layers = [("", "", *x) for x in embeddings if getattr(config, x[1].shape[0])]
     for i, x in itertools.product(range(config.num_hidden_layers), encoder.block.items()):
@@ -255,9 +258,22 @@ def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeigh
     rows = (*(row for rows in added("layer weights") for row in rows), *_WEIGHTS)
     attributes = next(names for layer_class, names in rows if isinstance(layers[0], layer_class))
     for suffix, attribute in attributes.items():
-        variables = tuple(layer_at(layer, attribute) for layer in layers)
+        variables = tuple(_weight(layer, attribute) for layer in layers)
+        if variables[0] is None:  # a dense layer without bias
+            continue
         is_transposed = attribute.endswith("kernel") and suffix.endswith("weight")
         yield NamedWeight(f"{name}.{suffix}", variables, is_transposed)
+
+
+def _weight(layer: keras.layers.Layer, attribute: str) -> Any:
+    """A variable of a layer; or of a layer with an adapter (LoRA) the kernel with it, float32.
+
+    Keras gives that in the compute dtype, which a model directory does not have.
+    """
+    if attribute != "kernel" or not getattr(layer, "lora_enabled", False):
+        return layer_at(layer, attribute)
+    added = keras.ops.matmul(layer.lora_kernel_a, layer.lora_kernel_b)
+    return layer._kernel + layer.lora_alpha / layer.lora_rank * added
 
 
 def layer_at(root: Any, path: str) -> Any:
@@ -271,8 +287,8 @@ def head_of(model_class: Any) -> Head:
     """The head of a class of models; InputError for models that no model directory can hold."""
     if model_class.stored_head is None:
         raise InputError(
-            f"a model directory cannot hold {model_class.__name__} by itself: put the model of a "
-            "task on it, such as bert_tf.BertClassifier, or save it as a Keras file."
+            f"{model_class.__name__} alone cannot be saved as a model directory: save a model with "
+            "a head, such as bert_tf.BertClassifier, or write a Keras file."
         )
     return model_class.stored_head
 

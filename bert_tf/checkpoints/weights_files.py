@@ -64,8 +64,9 @@ def weights_path(directory: Path) -> Path:
     """The weights file of a model directory, or the index of several; refuses a pickle."""
     if (adapter := directory / "adapter_config.json").exists():
         raise InputError(
-            f"{adapter}: adapters of PEFT are not read: write the model that they are part of, "
-            "model.merge_and_unload().save_pretrained(FOLDER), or remove the file to do without."
+            f"{adapter}: PEFT adapters are not supported: merge them with "
+            "model.merge_and_unload().save_pretrained(FOLDER), or delete the file to load the "
+            "model without them."
         )
     for name in WEIGHTS_FILES:
         if (directory / name).exists():
@@ -93,7 +94,7 @@ def weights_path(directory: Path) -> Path:
 def check_regular(path: Path) -> Path:
     """The path; refuses a pipe, a device, a folder or a pointer of Git LFS in place of a file."""
     if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no regular file: give a complete model directory.")
+        raise InputError(f"{path} is not a regular file: give a complete model directory.")
     if path.exists():
         with path.open("rb") as file:
             is_pointer = file.read(len(_LFS)) == _LFS
@@ -115,7 +116,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             raise ValueError("weight_map names files of other folders")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} is no index of weights files ({error!r}): copy it again."
+            f"{path} is not an index of weights files ({error!r}): copy it again."
         ) from None
     for file in map(path.with_name, names):
         check_regular(file)
@@ -164,8 +165,8 @@ def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             }
             if not any(name.endswith(TENSORFLOW_SUFFIX) for name in arrays):
                 raise InputError(
-                    f"{path} names no variables, as the files of Keras 3: open it in the program "
-                    "that wrote it, and save the model as a preset or with save_pretrained."
+                    f"{path} does not name its variables (files of Keras 3 do not): open it in the "
+                    "program that wrote it, and save the model as a preset or with save_pretrained."
                 )
             for name, data in arrays.items():
                 if data.dtype.kind != "f":
@@ -174,7 +175,7 @@ def _read_h5(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                     )
                 is_stored = not data.external and not data.is_virtual
                 if not is_stored or data.id.get_storage_size() != data.nbytes:
-                    raise InputError(f"{path}: {name} is not stored whole in the file: save it so.")
+                    raise InputError(f"{path}: {name} is stored outside the file: save it inside.")
                 tensor = data[()].astype(np.float32, copy=False)
                 # Keras writes a layer's weights for each layer that holds it.
                 shared = name.partition("/")[2]

@@ -1,5 +1,6 @@
-"""A file per command: `Options`, `run`, its result and what it prints; `run` is a function, too.
+"""A file per command: `Options`, `run`, its result and what it prints; `COMMAND` names all of them.
 
-Beside them stand what several commands share, and what a command runs that imports TensorFlow. The
-command `reproduce` is `bert_tf.paper.command`. Importing a command is quick, as `--help` needs it.
+`run` is a Python function, too. Beside the commands stand what several of them share, and what a
+command runs that imports TensorFlow. The command `reproduce` is `bert_tf.paper.command`. Importing
+a command is quick, as `--help` needs it.
 """

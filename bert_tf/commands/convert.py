@@ -6,15 +6,15 @@ r"""Convert a BERT into a model directory, or a model directory into another for
 
 The source may be a checkpoint of Google's original code (TensorFlow 1), a Hugging Face directory
 (with tf_model.h5, too), a KerasHub preset, a checkpoint of TensorFlow's Model Garden or one of TF
-Hub's SavedModels: its files show which. Weights keep their bits. docs/checkpoints.md says what each
-format holds.
+Hub's SavedModels: convert recognizes it by its files. Weights are copied bit for bit.
+docs/checkpoints.md lists what each format holds.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import command_line, progress
 from bert_tf.commands.result import Result
 from bert_tf.options import PathName, option
@@ -33,14 +33,8 @@ class Options(CommandOptions):
     the Hugging Face hub, ORG/NAME."""
     output: str = option(positional=True)
     """folder to write."""
-    to: Literal["hugging_face", "tf1", "keras_hub"] = option(
-        "hugging_face",
-        gone={
-            "model_garden": "give --to tf1, which Model Garden's own "
-            "tf2_bert_encoder_checkpoint_converter reads"
-        },
-    )
-    """format to write."""
+    to: Literal["hugging_face", "tf1", "keras_hub"] = "hugging_face"
+    """format to write; Model Garden's tf2_bert_encoder_checkpoint_converter reads tf1."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """float type of the tensors in a Hugging Face directory."""
     do_lower_case: bool | None = None
@@ -48,8 +42,8 @@ class Options(CommandOptions):
     shard_gigabytes: float = option(5.0, above=0, at_most=1_000_000)
     """largest weights file of a Hugging Face directory; a larger model has several."""
     layers: int | None = option(None, at_least=1)
-    """number of encoder layers to keep, evenly spaced up to the last one: a student of the model to
-    distil it into (bert-tf finetune --teacher)."""
+    """number of encoder layers to keep, evenly spaced up to the last one, to make a student for
+    knowledge distillation (bert-tf finetune --teacher)."""
     overwrite: bool = False
     """replace an earlier output of this command."""
 
@@ -72,7 +66,9 @@ class ConvertResult(Result):
         from bert_tf.checkpoints.formats import TITLES
         from bert_tf.checkpoints.weight_names import all_parts
 
-        done, model, config = self.conversion, self.conversion.model, self.conversion.model.config
+        done = self.conversion
+        model = self.conversion.model
+        config = self.conversion.model.config
         parts = ["encoder"]
         for part, title in all_parts().items():
             if model.has(part):
@@ -89,7 +85,8 @@ class ConvertResult(Result):
         ]
 
     def _next_step(self) -> str:
-        model, output = self.conversion.model, self.output
+        model = self.conversion.model
+        output = self.output
         is_classifier = model.problem_type is not None
         if self.to == "hugging_face":
             if model.tokenizer is None:
@@ -129,4 +126,5 @@ def run(options: Options) -> ConvertResult:
     return ConvertResult(output=Path(options.output), to=options.to, conversion=done)
 
 
-convert = function("convert", Options, run)
+COMMAND = Command(name="convert", help=__doc__, options=Options, run=run)
+convert = COMMAND.function("convert")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bert_tf.commands.function import CommandOptions
+from bert_tf.commands.command import CommandOptions
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_text
 from bert_tf.files.outputs import GIVEN_DATA, check_output_folder
@@ -51,7 +51,7 @@ def table_in_memory(
     inputs [E], in a tuple (inputs, labels) if `labelled` and the task needs labels. `labels` are
     the model's, in the order of its outputs; empty if they are not known.
     """
-    from bert_tf.models.text_inputs import given_table
+    from bert_tf.text.inputs import given_table
 
     answers: Any = None
     needs_labels = labelled and task.kind.is_trained and task.kind.losses.needs_labels
@@ -88,7 +88,7 @@ def columns_of(data: Any) -> dict[str, list[Any]]:
 def examples_as_files(options: Setup, layout: Layout = RUN) -> Iterator[Setup]:
     """The options with paths of JSON lines in place of examples in memory.
 
-    `layout` is that of the output.
+    `layout` is the layout of the output.
 
     The files stay in OUTPUT/data, where the run can be resumed from Python or by the command; those
     of a dry run are temporary. Raises InputError if the run there was begun with other examples.

@@ -1,12 +1,12 @@
-"""Run the whole flow on text that every machine has: from raw text to a served model, in minutes.
+"""Run all steps on text that every machine has, from raw text to a served model, in minutes.
 
   bert-tf demo                    # the documentation inside this Python installation
   bert-tf demo --corpus text/     # your own text
 
-Learns a vocabulary, writes shards, pre-trains a small BERT and shows its guesses for hidden words.
-Fine-tunes it to tell where a passage comes from, and does the same from random weights; compares
-both on held-out passages. Exports the pre-trained one and asks the SavedModel. Every step is
-printed as the command that does it.
+Learns a vocabulary, writes shards, pre-trains a small BERT and shows its guesses for masked words.
+Then trains two classifiers of where a passage comes from, one from the pre-trained model and one
+from random weights, and compares them on held-out passages. Exports the pre-trained one and asks
+the SavedModel. Prints each step as a command that you can run yourself.
 """
 
 import random
@@ -22,8 +22,7 @@ from typing import Any
 from rich.table import Table
 
 from bert_tf.commands import evaluate, export, finetune, predict, pretrain, shards, vocab
-from bert_tf.commands.function import CommandOptions, check, function
-from bert_tf.commands.function import show as show_result
+from bert_tf.commands.command import Command, CommandOptions, check
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -75,17 +74,16 @@ class DemoResult(Result):
         ]
 
 
-def _command(module: Any, /, **values: Any) -> Any:
+def _run(command: Command[..., Any], **values: Any) -> Any:
     """Prints a `bert-tf` command as a user types it, runs it and prints what it says."""
-    name = module.__name__.rpartition(".")[2]
-    options = module.Options(**values, verbose=True)
+    options: Any = command.options(**values, verbose=True)
     console.rule(style="dim")
-    console.print(f"$ bert-tf {shlex.join([name, *changed_words(options)])}", style="bold")
+    console.print(f"$ bert-tf {shlex.join([command.name, *changed_words(options)])}", style="bold")
     started = time.perf_counter()
     check(options)
-    result = module.run(options)
-    show_result(module, result, options)
-    console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim")
+    result = command.run(options)
+    command.show(result, options)
+    console.print(f"({command.name}: {time.perf_counter() - started:.0f} s)", style="dim")
     return result
 
 
@@ -129,7 +127,8 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
         prose = re.fullmatch(r"[A-Z][\w ,'-]{50,110}\.", sentence)
         if len(hidden) < _GUESSES and prose and positions:
             position = draw.choice(positions)
-            word, words[position] = words[position], "[MASK]"
+            word = words[position]
+            words[position] = "[MASK]"
             hidden["".join(words)] = word
     if not hidden:
         return
@@ -141,6 +140,62 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
         listed = ", ".join(f"{guess.piece} {guess.probability:.0%}" for guess in best)
         table.add_row(text, word, listed)
     console.print(table)
+
+
+def _pretrain(options: Options, output: Path) -> None:
+    """Pre-trains a model on OUTPUT/corpus.txt."""
+    _run(vocab.COMMAND, corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
+    _run(
+        shards.COMMAND,
+        corpus=[f"{output}/corpus.txt"],
+        corpus_format="sentences",
+        tokenizer=f"{output}/vocab",
+        output=f"{output}/shards",
+        max_seq_length=[_LENGTH],
+        dupe_factor=2,
+        held_out_share=0.02,
+        seed=options.seed,
+    )
+    # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
+    # learns more than word frequencies within the first few hundred steps.
+    _run(
+        pretrain.COMMAND,
+        shards=f"{output}/shards",
+        size=options.size,
+        output=f"{output}/pretrained",
+        dropout=0.0,
+        initializer_range=0.06,
+        batch_size=64,
+        steps=options.steps,
+        learning_rate=1e-3,
+        precision="auto",
+        evaluate_every=max(1, options.steps // 8),
+        evaluation_batches=30,
+        seed=options.seed,
+    )
+
+
+def _accuracy(options: Options, output: Path, name: str, *, from_scratch: bool) -> float:
+    """Fine-tunes into OUTPUT/NAME; returns the accuracy on the test passages."""
+    folder = f"{output}/{name}"
+    # Small models know so few passages by heart after some epochs: these do need dropout. The
+    # positions from _LENGTH on are learned here alone.
+    _run(
+        finetune.COMMAND,
+        model=f"{output}/pretrained/best",
+        train=f"{output}/labelled/train.tsv",
+        validation=f"{output}/labelled/validation.tsv",
+        output=folder,
+        from_scratch=from_scratch,
+        epochs=_EPOCHS,
+        learning_rate=2e-4,
+        dropout=0.1,
+        max_length=2 * _LENGTH,
+        seed=options.seed,
+    )
+    test = f"{output}/labelled/test.tsv"
+    result = _run(evaluate.COMMAND, model=f"{folder}/best", data=test, output=f"{folder}/test")
+    return result.scores["accuracy"]
 
 
 def run(options: Options) -> DemoResult:
@@ -155,78 +210,31 @@ def run(options: Options) -> DemoResult:
         raise InputError(f"{output} exists already: delete it, or give another --output")
     share_cores()  # before the first command runs TensorFlow's ops
     unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
-    _command(vocab, corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
-    _command(
-        shards,
-        corpus=[f"{output}/corpus.txt"],
-        tokenizer=f"{output}/vocab",
-        output=f"{output}/shards",
-        max_seq_length=[_LENGTH],
-        dupe_factor=2,
-        held_out_share=0.02,
-        seed=options.seed,
-    )
-    # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
-    # learns more than word frequencies within the first few hundred steps.
-    _command(
-        pretrain,
-        shards=f"{output}/shards",
-        size=options.size,
-        output=f"{output}/pretrained",
-        dropout=0.0,
-        initializer_range=0.06,
-        batch_size=64,
-        steps=options.steps,
-        learning_rate=1e-3,
-        precision="auto",
-        evaluate_every=max(1, options.steps // 8),
-        evaluation_batches=30,
-        seed=options.seed,
-    )
+    _pretrain(options, output)
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
-    labelled = {s: f"{output}/labelled/{s}.tsv" for s in ("train", "validation", "test")}
-    scores = {}
-    # Small models know so few passages by heart after some epochs: these do need dropout. The
-    # positions from _LENGTH on are learned here alone.
-    for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
-        folder = f"{output}/{name}"
-        _command(
-            finetune,
-            model=f"{output}/pretrained/best",
-            train=labelled["train"],
-            validation=labelled["validation"],
-            output=folder,
-            from_scratch=from_scratch,
-            epochs=_EPOCHS,
-            learning_rate=2e-4,
-            dropout=0.1,
-            max_length=2 * _LENGTH,
-            seed=options.seed,
-        )
-        result = _command(
-            evaluate, model=f"{folder}/best", data=labelled["test"], output=f"{folder}/test"
-        )
-        scores[name] = result.scores["accuracy"]
-    best, exports = f"{output}/from_pretrained/best", f"{output}/saved_models"
-    _command(export, model=best, name="demo", output=exports)
-    lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
+    pretrained = _accuracy(options, output, "from_pretrained", from_scratch=False)
+    scratch = _accuracy(options, output, "from_random", from_scratch=True)
+    exports = f"{output}/saved_models"
+    _run(export.COMMAND, model=f"{output}/from_pretrained/best", name="demo", output=exports)
+    lines = (output / "labelled" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
-    _command(predict, model=f"{exports}/demo", text=list(texts[:5]))
+    _run(predict.COMMAND, model=f"{exports}/demo", text=list(texts[:5]))
     console.print("They are from: " + ", ".join(truth[:5]))
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
     title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
     table = Table("model", "accuracy", title=title)
     table.add_row("always the majority class", f"{majority:.1%}")
-    table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
-    table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")
+    table.add_row("fine-tuned from random weights", f"{scratch:.1%}")
+    table.add_row("pre-trained, then fine-tuned", f"{pretrained:.1%}")
     console.print(table)
     return DemoResult(
         output=output,
         model=Path(exports) / "demo",
-        scores={**scores, "majority": majority},
+        scores={"from_pretrained": pretrained, "from_random": scratch, "majority": majority},
         minutes=(time.perf_counter() - started) / 60,
     )
 
 
-demo = function("demo", Options, run)
+COMMAND = Command(name="demo", help=__doc__, options=Options, run=run)
+demo = COMMAND.function("demo")

@@ -1,6 +1,6 @@
 """Checks of what a command reads and writes, made before TensorFlow is imported.
 
-A mistyped path, column or task is then reported in a second or two.
+A mistyped path or task is then reported in a second or two.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ from bert_tf.files.storage import is_remote
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
-_OF_TABLES = ("classification", "multi_label", "regression")  # columns "text", "label" by default
 
 
 def open_models(options: Any) -> Iterator[Path]:
@@ -42,7 +41,7 @@ def open_models(options: Any) -> Iterator[Path]:
 
 
 def check_inputs(options: Any) -> None:
-    """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick."""
+    """Refuses paths, outputs and names of tasks that cannot be used."""
     inputs = sorted(_values(options, "path"), key=lambda pair: pair[0].name not in _MODELS)
     for field, path in inputs:
         option = "" if field.metadata["positional"] else f"--{field.name} "
@@ -56,8 +55,6 @@ def check_inputs(options: Any) -> None:
         from bert_tf.tasks.task_table import check_name
 
         check_name(options.task)
-    if hasattr(options, "text_column"):
-        _check_columns(options)
 
 
 def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
@@ -77,15 +74,19 @@ def _check_exists(name: str, option: str, is_model: bool) -> None:
     if not path.exists():
         missing = [folder for folder in (path, *path.parents) if not folder.exists()][-1]
         # The prefix of a TensorFlow checkpoint, and shards that are being made.
-        prefix, journal = missing.with_name(f"{missing.name}.index"), missing.parent / ".journal"
-        if prefix.exists() or journal.exists():
+        index = missing.with_name(f"{missing.name}.index")
+        if index.exists() or (missing.parent / ".journal").exists():
             return
         siblings: list[str] = []
         with contextlib.suppress(OSError):
             siblings = sorted(sibling.name for sibling in missing.parent.iterdir())
         near = [x for x in siblings if x.startswith(f"{missing.name}.")]
         near += difflib.get_close_matches(missing.name, siblings, n=1, cutoff=0.5)
-        cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
+        cure = "check the path"
+        if near:
+            meant = missing.with_name(near[0])
+            whole = meant / path.relative_to(missing)
+            cure = f"did you mean {whole if whole.exists() else meant}?"
         if is_model and not near:
             from bert_tf.checkpoints.hub import hub_hint
 
@@ -124,37 +125,3 @@ def read_values(path: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
     return values
-
-
-def _check_columns(options: Any) -> None:
-    from bert_tf.pipelines.examples.files import check_columns
-    from bert_tf.tasks.of_model import named_task
-    from bert_tf.tasks.task_table import TASKS, MultiLabel, Span
-
-    model, said = getattr(options, "model", None), getattr(options, "task", None)
-    task, of_model = named_task(model, said, to_train=hasattr(options, "train"))
-    kinds = {name: known.kind for name, known in TASKS.data.items()}
-    # Questions have no columns to choose; a task of one's own is not loaded yet.
-    if task is not None and kinds.get(task, Span).module == Span.module:
-        return
-    if of_model.get("task", "classification") != task:
-        of_model = {}
-    labelled = hasattr(options, "label_column") and not getattr(options, "submission", None)
-    roles = {"text": "text_column", "text_pair": "pair_column"}
-    roles |= {"label": "label_column"} if labelled else {}
-    columns: dict[str, str] = {}
-    for role, name in roles.items():
-        column = getattr(options, name, None)
-        if task in _OF_TABLES:
-            column = column or of_model.get(name) or {"text": "text", "label": "label"}.get(role)
-        if column and role == "label" and kinds.get(task or "", Span).module == MultiLabel.module:
-            names = map(str.strip, str(column).split(","))  # may be a column for each label
-            columns |= {f"--label_column {name}": name for name in names if name}
-        elif column:
-            columns[role] = str(column)
-    named = any(not column.isdecimal() for column in columns.values())
-    header = options.header and (of_model.get("header", True) or named)
-    for name in ("data", "train", "validation", "input"):
-        if isinstance(path := getattr(options, name, None), str):
-            format = options.format or of_model.get("format")
-            check_columns(path, columns, format=format, header=header)

@@ -3,12 +3,12 @@ r"""Average the answers of several fine-tuned models of one task.
   bert-tf ensemble runs/rte/seed-*/best --data glue/RTE --output runs/rte/ensemble
   bert-tf ensemble runs/rte/seed-*/best --data glue/RTE --submission submission
 
-Classification, choice and tagging average probabilities, regression averages scores, several labels
-average the logits of probabilities and of thresholds. Of questions it takes the answer with the
-highest mean probability among the models' best answers, and compares the mean null odds with the
-mean threshold. Labels are matched by name; the models may differ in length and vocabulary. Prints
-the scores as JSON, and writes what bert-tf evaluate writes. With --submission the data needs no
-labels, and there are no scores: it writes the official files, as bert-tf predict does.
+Averages probabilities for classification, multiple choice and tagging, scores for regression, and
+the logits of probabilities and thresholds for multi-label classification. For SQuAD it takes the
+answer with the highest mean probability among the models' best answers, and compares the mean null
+odds with the mean threshold. Labels are matched by name; the models may differ in length and
+vocabulary. Prints the scores as JSON and writes the same files as bert-tf evaluate. With
+--submission it writes the official files instead, as bert-tf predict does, and needs no labels.
 """
 
 import json
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import console, progress, scores_line
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -27,8 +27,8 @@ from bert_tf.options import PathName, option
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.models.answerer import Answerer, Evaluation
     from bert_tf.pipelines.examples.table import Examples
+    from bert_tf.text.answerer import Answerer, Evaluation
 
 
 @dataclass(kw_only=True)
@@ -92,8 +92,8 @@ def run(options: Options) -> EnsembleResult:
         progress("answering", total=len(options.models), shown=options.shown) as bar,
     ):
         from bert_tf.commands.report_files import write_report
-        from bert_tf.models.answerer import Evaluation
         from bert_tf.tasks.predictions import check_submission, write_submission
+        from bert_tf.text.answerer import Evaluation
 
         members = load_members(options.models, vars(options))
         first = members[0]
@@ -139,7 +139,7 @@ def load_members(
     directories: Sequence[str | Path], settings: Mapping[str, Any]
 ) -> "list[Answerer]":
     """Loads models of one task and labels; the first names columns and the labels' order."""
-    from bert_tf.models.opening import load_answerer
+    from bert_tf.text.opening import load_answerer
 
     members = [load_answerer(directory, settings) for directory in directories]
     facts = [
@@ -194,4 +194,5 @@ def evaluate_together(
     return joint.judged(Answered(joint.task, examples, together, first.labels), labelled=labelled)
 
 
-ensemble = function("ensemble", Options, run)
+COMMAND = Command(name="ensemble", help=__doc__, options=Options, run=run, show=show)
+ensemble = COMMAND.function("ensemble")

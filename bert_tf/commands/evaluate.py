@@ -3,14 +3,15 @@ r"""Score a fine-tuned model on labelled data.
   bert-tf evaluate --model runs/classifier/best --data test.tsv --output runs/test
 
 Prints the scores of the model's task as JSON: accuracy, F1 and Matthews' correlation for
-classification, Pearson's and Spearman's correlation for regression. F1 is that of the second of
-two labels; for more labels it is the mean over all, macro_f1. docs/task-files.md leads to the
-scores and files of other tasks; --task masked_words scores a pre-trained model on plain text. With
---output it writes metrics.json, the predictions, such as predictions.tsv, and a report: scores of
-each label, confusion matrix, calibration and the worst errors, as tables (report.md, .tsv),
-pictures (.png) and in TensorBoard. Columns and length are by default those of the fine-tuning.
+classification, Pearson's and Spearman's correlation for regression. With two labels, F1 is
+the F1 of the second; with more, macro_f1 is the mean over all. docs/task-files.md links to the
+scores and files of other tasks; --task masked_words scores a pre-trained model on plain text.
 
-A classifier of Hugging Face's works too; name its columns, and its labels where they differ:
+--output writes metrics.json, the predictions, such as predictions.tsv, and a report with the scores
+of each label, the confusion matrix, calibration and the worst errors, as tables (report.md, .tsv),
+pictures (.png) and in TensorBoard. Columns and length are by default the ones of the fine-tuning.
+
+Classifiers from Hugging Face work too. Name the columns, and the labels where they differ:
   bert-tf evaluate --model models/nli --data dev.tsv --text_column premise \
     --pair_column hypothesis --label_map LABEL_0=contradiction LABEL_1=neutral LABEL_2=entailment
 """
@@ -25,19 +26,19 @@ from typing import TYPE_CHECKING, Any
 import rich.box
 import rich.table
 
+from bert_tf.commands.command import EXAMPLES, Command, CommandOptions
 from bert_tf.commands.data_in_memory import examples_in_memory, is_in_memory
-from bert_tf.commands.function import EXAMPLES, CommandOptions, function
 from bert_tf.commands.progress import command_line, console, export_line, progress, scores_line
 from bert_tf.commands.result import MOST_ROWS, Result, Table, report_pictures, score_table
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import EVALUATION, owned
 from bert_tf.options import PathName, option
-from bert_tf.serving.packed_weights import pack_weights
+from bert_tf.startup import pack_weights
 from bert_tf.tasks.task_options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.models.answerer import Evaluation
     from bert_tf.tasks.reports.tables import Report
+    from bert_tf.text.answerer import Evaluation
 
 
 @dataclass(kw_only=True)
@@ -45,8 +46,8 @@ class Options(CommandOptions, EvaluationOptions):
     """Options of `bert-tf evaluate`."""
 
     model: PathName = option(path=True, model=True)
-    """fine-tuned model directory, such as runs/classifier/best, its URL, or a model of the Hugging
-    Face hub, ORG/NAME."""
+    """fine-tuned model directory, such as runs/classifier/best, its URL, a model of the Hugging
+    Face hub, ORG/NAME, or the model.xml of bert-tf export --format openvino."""
     split: str = "validation"
     """split to read from a data set: train, validation, test, or of MNLI also
     validation_mismatched."""
@@ -90,10 +91,6 @@ class EvaluateResult(Result):
         return report_pictures(self.report)
 
 
-def prepare(options: Options) -> None:
-    pack_weights(["float32"])
-
-
 def run(options: Options) -> EvaluateResult:
     """Scores a fine-tuned model on labelled examples, as `bert-tf evaluate` does.
 
@@ -107,9 +104,10 @@ def run(options: Options) -> EvaluateResult:
     output = options.output and check_output_folder(options.output)
     with owned(output, EVALUATION), progress("evaluating", total=1, shown=options.shown) as bar:
         from bert_tf.commands.report_files import write_report
-        from bert_tf.models.opening import for_pairs, load_answerer
+        from bert_tf.text.opening import for_pairs, load_answerer, open_answerer
 
-        model = load_answerer(options.model, vars(options))
+        is_openvino = Path(options.model).suffix == ".xml"
+        model = (open_answerer if is_openvino else load_answerer)(options.model, vars(options))
         if is_in_memory(options.data):
             task, examples = examples_in_memory(model.task, options.data, model.labels)
             if task.pair != model.task.pair:
@@ -159,4 +157,12 @@ def show(result: EvaluateResult, options: Options) -> None:
     console.print(export_line(options.model, *task))
 
 
-evaluate = function("evaluate", Options, run)
+COMMAND = Command(
+    name="evaluate",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    prepare_process=lambda _: pack_weights(),
+)
+evaluate = COMMAND.function("evaluate")

@@ -14,25 +14,28 @@ the task, compared with float32 on others, and refused if it loses more than --m
   bert-tf export --model runs/classifier/best --name classifier --precision int8 \
     --calibration train.tsv
 
-For runtimes other than TensorFlow, which take token ids (docs/other-runtimes.md):
+For runtimes other than TensorFlow (docs/other-runtimes.md):
 
-  bert-tf export --model runs/classifier/best --name classifier --format onnx
+  bert-tf export --model runs/classifier/best --name classifier --format openvino
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
 from bert_tf.files.mirror import joined, mirrored
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.options import PathName, option
-from bert_tf.serving.packed_weights import pack_weights
+from bert_tf.startup import pack_weights
 from bert_tf.tasks.task_options import TaskOptions
+
+if TYPE_CHECKING:
+    from bert_tf.text.answerer import Answerer
 
 
 @dataclass(kw_only=True)
@@ -47,8 +50,8 @@ class Options(CommandOptions, TaskOptions):
     output: PathName | None = None
     """folder of all exports, or its URL; by default saved_models, or exports with --format."""
     format: Literal["saved_model", "litert", "onnx", "openvino"] = "saved_model"
-    """saved_model for TensorFlow Serving; the others take token ids and run without TensorFlow:
-    litert on phones, onnx and openvino where one short text has to be answered soonest."""
+    """saved_model for TensorFlow Serving; the others run without TensorFlow: openvino, which takes
+    raw strings, too, and onnx for the lowest latency on single short texts, litert on phones."""
     version: int = option(0, at_least=0)
     """version number, positive and unused; by default the next one."""
     precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
@@ -60,10 +63,16 @@ class Options(CommandOptions, TaskOptions):
     examples that the model was fine-tuned and validated with."""
     max_loss: float = option(0.5, at_least=0, at_most=100)
     """maximum number of points of the score that int8 may lose."""
+    tokenizer_ops: Literal["auto", "tf_text", "core"] = "auto"
+    """operations of the tokenizer's graph. core are TensorFlow's own: any TensorFlow loads the
+    export without TF Text, and its tokenizer is slower. auto takes TF Text's if it is installed."""
     explanations: bool = False
-    """add the signature explain, which tells what each word piece adds to a classifier's answer."""
+    """add the signature explain: how much each word piece contributes to a classifier's answer."""
+    twin: bool = False
+    """add the same model in OpenVINO's format to the version: bert-tf serve and Predictor then
+    answer single texts by the faster one. Needs the packages of --format openvino."""
     label_map: list[str] = option(factory=list)
-    """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
+    """new names for the model's labels, as MODEL_LABEL=LABEL."""
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -92,9 +101,9 @@ class ExportResult(Result):
         return [*lines, f"SavedModel: {self.path}, its model card in README.md"]
 
 
-def prepare(options: Options) -> None:
+def prepare_process(options: Options) -> None:
     if options.precision in ("auto", "all"):  # types are compared as servers compute them
-        pack_weights(["float32", "bfloat16"])
+        pack_weights()
 
 
 def run(options: Options) -> ExportResult:
@@ -105,38 +114,44 @@ def run(options: Options) -> ExportResult:
     """
     is_portable = options.format != "saved_model"
     takes_rows = options.precision in ("int8", "auto", "all")
-    if is_portable:
-        _check_portable(options)
-    elif options.calibration and not takes_rows:
-        raise InputError(
-            f"--calibration is for int8: give --precision int8, not {options.precision}"
-        )
-    elif options.explanations and takes_rows:
-        raise InputError(
-            "--explanations needs gradients, which int8 has none of: give --precision float32 or "
-            f"bfloat16, not {options.precision}"
-        )
+    _check(options, takes_rows)
     output = options.output or ("exports" if is_portable else "saved_models")
-    with mirrored(output, top_alone=True), progress("exporting", shown=options.shown) as bar:
+    with (
+        mirrored(output, top_alone=True),
+        progress("exporting", total=1, shown=options.shown) as bar,
+    ):
         from bert_tf.commands.export_precisions import export_types
-        from bert_tf.models.opening import load_answerer
         from bert_tf.serving.export import MODELS_CONFIG, check_export, pinned_versions
 
         folder = check_output_folder(joined(output, options.name), [options.model])
         check_export(options.name, root=folder.parent, version=options.version)
-        load = functools.partial(load_answerer, options.model, _settings(options))
+        load = functools.partial(_load, options)
+        bar.step("reading the model", 0, 1)
         if is_portable:
-            if folder.is_dir() and any(folder.iterdir()):
+            others = folder.iterdir() if folder.is_dir() else iter(())
+            if options.format == "openvino":  # its versions may stand beside each other
+                others = folder.glob("*/saved_model.pb")
+            if any(others):
                 raise InputError(
-                    f"{joined(output, options.name)} is not empty, and no export is overwritten: "
-                    "give another --name or --output"
+                    f"{joined(output, options.name)} is not empty, and exports are never "
+                    "overwritten: give another --name or --output"
                 )
-            is_int8 = options.precision == "int8"
-            file = load().export_portable(
-                folder, options.format, directory=options.model, int8=is_int8
+            from bert_tf.commands.export_precisions import export_openvino
+
+            model = load()
+            bar.step(f"writing the model for {options.format}", 0, 1)
+            remarks: list[str] = []
+            if options.format == "openvino":
+                file, remarks = export_openvino(model, folder, options, bar.step)
+            else:
+                is_int8 = options.precision == "int8"
+                file = model.export_portable(
+                    folder, options.format, directory=options.model, int8=is_int8
+                )
+            path = joined(output, options.name, *file.relative_to(folder).parts)
+            return ExportResult(
+                path=path, versions={}, inputs={}, remarks=remarks, notices=bar.notices
             )
-            path = joined(output, options.name, file.name)
-            return ExportResult(path=path, versions={}, inputs={}, notices=bar.notices)
         if not takes_rows:
             dtype, remark = dtype_policy(options.precision)
             model = load(dtype)
@@ -146,18 +161,18 @@ def run(options: Options) -> ExportResult:
                 version=options.version,
                 directory=options.model,
                 explanations=options.explanations,
+                step=bar.step,
+                twin=load() if options.twin else None,
             )
             versions: dict[str, int] = {options.precision: int(directory.name)}
             remarks = [remark] if remark else []
         else:
             model = load()
-            versions, remarks = export_types(model, folder, options, load)
+            versions, remarks = export_types(model, folder, options, load, bar.step)
         pinned = pinned_versions(folder.parent, options.name)
         if pinned and (missing := set(versions.values()) - pinned):
-            served, new = (", ".join(map(str, sorted(x))) for x in (pinned, missing))
             remarks.append(
-                f"{joined(output, MODELS_CONFIG)} serves only the versions {served} of "
-                f"{options.name}: add {new} to its model_version_policy to have it served"
+                _not_served(joined(output, MODELS_CONFIG), options.name, pinned, missing)
             )
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
@@ -169,18 +184,54 @@ def run(options: Options) -> ExportResult:
     )
 
 
+def _not_served(config: Path | str, name: str, pinned: set[int], missing: set[int]) -> str:
+    served, new = (", ".join(map(str, sorted(x))) for x in (pinned, missing))
+    return (
+        f"{config} serves only the versions {served} of {name}: add {new} to its "
+        "model_version_policy to have it served"
+    )
+
+
+def _load(options: Options, *dtype: str) -> "Answerer":
+    """The model, by default in float32, with the tokenizer's operations that are asked for."""
+    from bert_tf.text.opening import load_answerer
+
+    model = load_answerer(options.model, _settings(options), *dtype)
+    if options.tokenizer_ops == "auto":
+        return model
+    return replace(model, tokenizer=model.tokenizer.with_ops(options.tokenizer_ops))
+
+
 def _settings(options: Options) -> dict[str, Any]:
-    """The options that a task has, too; its `format` is that of files of examples."""
+    """The options that a task has, too, without `format`, which is the model's here."""
     return {name: value for name, value in vars(options).items() if name != "format"}
 
 
-def _check_portable(options: Options) -> None:
-    """Refuses options that a runtime other than TensorFlow has no use for."""
-    precisions = ("float32", "int8") if options.format == "litert" else ("float32",)
+def _check(options: Options, takes_rows: bool) -> None:
+    """Refuses options that cannot be combined."""
+    if options.format == "saved_model":
+        if options.calibration and not takes_rows:
+            raise InputError(
+                f"--calibration is for int8: give --precision int8, not {options.precision}"
+            )
+        if options.explanations and takes_rows:
+            raise InputError(
+                "--explanations needs gradients, which int8 has none of: give --precision float32 "
+                f"or bfloat16, not {options.precision}"
+            )
+        return
+    precisions = {
+        "litert": ("float32", "int8"),
+        "onnx": ("float32",),
+        "openvino": ("float32", "bfloat16", "int8"),
+    }[options.format]
+    is_calibrated = options.format == "openvino" and options.precision == "int8"
     for name, is_set in {
-        "--version": options.version,
+        "--version": options.version and options.format != "openvino",
         "--explanations": options.explanations,
-        "--calibration": options.calibration,
+        "--twin": options.twin,
+        "--calibration": options.calibration and not is_calibrated,
+        "--tokenizer_ops": options.tokenizer_ops != "auto",
         f"--precision {options.precision}": options.precision not in precisions,
     }.items():
         if is_set:
@@ -219,4 +270,12 @@ def show(result: ExportResult, options: Options) -> None:
     console.print(f"Next: {ask}\n  or: {serve}")
 
 
-export_model = function("export_model", Options, run)
+COMMAND = Command(
+    name="export",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    prepare_process=prepare_process,
+)
+export_model = COMMAND.function("export_model")

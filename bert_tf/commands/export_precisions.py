@@ -1,7 +1,9 @@
-"""Exports of a fine-tuned model in float32, bfloat16 and int8: calibrated, compared, measured."""
+"""Exports of a fine-tuned model in float32, bfloat16 and int8: compared, measured."""
 
+import functools
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -9,61 +11,41 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.commands.int8_calibration import compare, make_plan_for, read_calibration
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.model_facts import run_options
-from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.tensorflow.int8 import Layers, ProductPlan, Recorder, make_plan
-from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.export import check_export, set_labels
 from bert_tf.serving.precisions import milliseconds, versions
-from bert_tf.serving.predictor import answer
 from bert_tf.serving.warmup_requests import example_texts
-from bert_tf.tasks.kinds.sentence_embedding import Embedding
-from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.signatures import DEFAULT
-from bert_tf.tasks.splits import hashable, row_keys, split, split_keys
-
-_CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
-_FEW = 32
-_BATCH = 32
+from bert_tf.tasks.signatures import DEFAULT, Step
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import open_answerer
 
 
 def export_types(
-    model: Answerer, folder: Path, options: Any, load: Callable[[str], Answerer]
+    model: Answerer, folder: Path, options: Any, load: Callable[[str], Answerer], step: Step
 ) -> tuple[dict[str, int], list[str]]:
     """Writes versions of a float32 model into its `folder`; numbers them by type, with remarks.
 
-    `options` are those of `bert-tf export`, with a `precision` of int8, auto or all; `load` opens
-    the model with a Keras dtype policy. InputError if int8 is asked for and cannot be had.
+    `options` are the command's, with a `precision` of int8, auto or all; `load` opens the model
+    with a Keras dtype policy. InputError if int8 is asked for and cannot be had.
     """
-    precision, directory = options.precision, options.model
-    models, remarks, int8_fact = {"float32": model}, [], ""
+    precision = options.precision
+    models = {"float32": model}
+    remarks: list[str] = []
+    int8_fact = ""
     if precision != "int8":
         models["bfloat16"] = load("mixed_bfloat16")
     try:
-        rows = read_calibration(model, options.calibration, directory)
-        plan = make_plan_for(model, rows)
-        int8 = replace(model, plan=plan)
-        loss = compare(model, int8, rows)
-        if loss.points > options.max_loss:
-            raise InputError(
-                f"int8 loses {loss.points:.2f} points ({loss}), more than --max_loss "
-                f"{options.max_loss:g}: calibrate it with other rows, or export in float32 or "
-                "bfloat16"
-            )
-        models["int8"] = int8
-        remarks += [*rows.remarks(), f"int8: {loss}"]
-        int8_fact = (
-            f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
-            f"{len(rows.ranges):,} rows of {rows.ranges.path}; {loss} of {rows.scored.path} "
-            "that set no range"
-        )
+        models["int8"], int8_remarks, int8_fact = _in_int8(model, options, step)
+        remarks += int8_remarks
     except InputError as error:
         if precision != "auto" or options.calibration:
             raise
         remarks.append(f"without int8: {error}")
-    times = {name: _times(x) for name, x in models.items()}
+    times = {}
+    for number, (name, answerer) in enumerate(models.items()):
+        step("measuring the time of each type", number, len(models))
+        times[name] = _times(answerer)
     shown = "; ".join(f"{name} {_shown(works)}" for name, works in times.items())
     if precision == "auto":
         fastest = min(times, key=lambda name: geometric_mean(times[name].values()))
@@ -86,9 +68,11 @@ def export_types(
             folder.name,
             root=folder.parent,
             version=numbers[name],
-            directory=directory,
+            directory=options.model,
             types=numbers,
             facts=facts,
+            twin=(model if name == "bfloat16" else answerer) if options.twin else None,
+            step=lambda what, *parts, name=name: step(f"{name}, {what}", *parts),
         )
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         sizes.append(f"version {numbers[name]} in {name}, {size / 1e6:,.0f} MB")
@@ -99,6 +83,56 @@ def export_types(
             f"version_labels to {labels}, and its specific {{ versions }} to the same"
         )
     return numbers, remarks
+
+
+def export_openvino(
+    model: Answerer, folder: Path, options: Any, step: Step
+) -> tuple[Path, list[str]]:
+    """Writes a float32 model for OpenVINO as a version in its `folder`; the file, and remarks.
+
+    InputError if it is asked for in int8 and loses more than `options.max_loss` points.
+    """
+    # As OpenVINO Model Server wants it: NAME/VERSION/model.xml.
+    path = folder / str(options.version or max(versions(folder), default=0) + 1)
+    write: Any = functools.partial(
+        Answerer.export_portable, format="openvino", directory=options.model
+    )
+    if options.precision != "int8":
+        return write(model, path, bfloat16=options.precision == "bfloat16"), []
+    with tempfile.TemporaryDirectory() as temporary:
+
+        def opened(int8: Answerer) -> Answerer:
+            file = write(int8, Path(temporary) / "model.xml")
+            return replace(open_answerer(file), task=model.task)
+
+        int8, remarks, fact = _in_int8(model, options, step, opened)
+    return write(int8, path, facts={"int8": fact}), remarks
+
+
+def _in_int8(
+    model: Answerer, options: Any, step: Step, opened: Callable[[Answerer], Answerer] = lambda x: x
+) -> tuple[Answerer, list[str], str]:
+    """The model in int8, remarks on it, and a fact for its card; refuses one that loses much.
+
+    `opened` is what answers in int8.
+    """
+    rows = read_calibration(model, options.calibration, options.model)
+    step(f"setting the ranges of int8 from {len(rows.ranges):,} rows", 0, 1)
+    plan = make_plan_for(model, rows)
+    int8 = replace(model, plan=plan)
+    step(f"comparing int8 with float32 on {len(rows.scored):,} rows", 0, 1)
+    loss = compare(model, opened(int8), rows)
+    if loss.points > options.max_loss:
+        raise InputError(
+            f"int8 loses {loss.points:.2f} points ({loss}), more than --max_loss "
+            f"{options.max_loss:g}: calibrate it with other rows, or export in float32 or bfloat16"
+        )
+    fact = (
+        f"{len(plan.ranges)} of {plan.products} products of the encoder, ranges from "
+        f"{len(rows.ranges):,} rows of {rows.ranges.path}; {loss} of {rows.scored.path} that set "
+        "no range"
+    )
+    return int8, [*rows.remarks(), f"int8: {loss}"], fact
 
 
 def _times(model: Answerer) -> dict[str, float]:
@@ -116,152 +150,3 @@ def _times(model: Answerer) -> dict[str, float]:
 
 def _shown(times: dict[str, float]) -> str:
     return ", ".join(f"{work} {t:,.{1 if t < 100 else 0}f} ms" for work, t in times.items())
-
-
-@dataclass(frozen=True)
-class Calibration:
-    ranges: Examples  # set the ranges of int8
-    scored: Examples  # answered in both types; none of them sets a range
-
-    def remarks(self) -> list[str]:
-        path, count = self.ranges.path, len(self.ranges)
-        few = f"{path}: {count} rows are few to set the ranges of int8: give {_FEW} or more"
-        return [few] if count < _FEW else []
-
-
-@dataclass(frozen=True)
-class ScoreComparison:
-    name: str
-    float32: float
-    int8: float
-    points: float  # lost, of 100
-    rows: int
-
-    def __str__(self) -> str:
-        scores = f"{self.float32:.4g} in float32, {self.int8:.4g} in int8"
-        return f"{self.name} {scores}, on {self.rows:,} rows"
-
-
-def read_calibration(model: Answerer, path: str | None, directory: str | Path) -> Calibration:
-    """Reads the rows that set int8's ranges, and others to score it on.
-
-    They are halves of the file `path`; without one, what the run of the model directory trained and
-    validated on.
-    """
-    options = run_options(directory) if path is None else {}
-    source = path or options.get("train") or options.get("data")
-    if not source:
-        raise InputError(
-            f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
-            "examples"
-        )
-    if path is None and not (":" in source or Path(source).exists()):
-        raise InputError(
-            f"{source}, which {directory}'s run names, is gone: give --calibration a file of "
-            "examples"
-        )
-    ranges = _read(model, source, "train")
-    validation = options.get("validation")
-    if validation or (path is None and model.task.has(source, "validation")):
-        scored = _read(model, validation or source, "validation")
-    else:
-        kind = model.task.kind
-        has_targets = not isinstance(kind, Embedding)
-        targets = kind.targets(ranges, model.labels) if has_targets else np.zeros(len(ranges))
-        unit, keys = split_keys(kind, model.task, ranges)
-        share = options.get("validation_share", 0.5)  # the run's own, of which no row was trained
-        train, validation = split(targets, keys, share, options.get("seed", 0), unit=unit)
-        ranges, scored = ranges.take(train), ranges.take(validation)
-
-    def sample(examples: Examples, most: int) -> Examples:
-        order = np.random.default_rng(0).permutation(len(examples))
-        return examples.take(np.sort(order[:most]))
-
-    ranges = sample(ranges, _CALIBRATING)
-    known = set(row_keys(model.task, ranges))
-    scored = scored.take([i for i, x in enumerate(row_keys(model.task, scored)) if x not in known])
-    if not (len(ranges) and len(scored)):
-        raise InputError(
-            f"{source} has too few different rows to set int8's ranges and to score it on others: "
-            "give --calibration a file of more"
-        )
-    return Calibration(ranges, sample(scored, _SCORED))
-
-
-def _read(model: Answerer, path: str, split: str) -> Examples:
-    if isinstance(model.task.kind, Embedding):
-        return model.reader(None, path).read(path, split, labelled=False)
-    examples = model.task.read(path, split)
-    model.task.kind.targets(examples, model.labels)  # refuses rows of another task
-    labels = {hashable(label) for label in examples.columns.get("label", ())}
-    if model.labels and len(labels) == 1 and len(examples) > 1:
-        raise InputError(
-            f"{examples.path}: all {len(examples)} rows have the label {labels.pop()!r}: give rows "
-            "of all labels"
-        )
-    return examples
-
-
-def make_plan_for(model: Answerer, calibration: Calibration) -> ProductPlan:
-    recorder = Recorder(_blocks(model))
-    with kernels_of(model.model, lambda _: recorder):
-        function = model.function(model.task.kind.evaluated)
-    answer(function, model.evaluated_strings(calibration.ranges), _BATCH)
-    plan = make_plan(recorder)
-    if not plan.ranges:
-        raise InputError(
-            "int8 computes none of the model's products well enough: export it in float32 or "
-            "bfloat16"
-        )
-    return plan
-
-
-def compare(model: Answerer, other: Answerer, calibration: Calibration) -> ScoreComparison:
-    """The task's first score of both models, the second one in int8.
-
-    Where thresholds decide and the first score has none, it may be the score of the decisions: the
-    one of the two that loses more.
-    """
-    examples = calibration.scored
-    if isinstance(model.task.kind, Embedding):
-        one, two = (x.answers(examples, _BATCH).answers["mean"] for x in (model, other))
-        norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
-        cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
-        return ScoreComparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
-    kind = model.task.kind
-    names = {kind.score_names(model.task, model.labels)[0], *kind.tuned_settings.values()}
-    exact, rough = (x.evaluate(examples, _BATCH).scores for x in (model, other))
-    comparisons = []
-    for name in sorted(names & exact.keys()):
-        first, second = exact[name], rough[name]
-        if first is None or second is None:
-            raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
-        points = (first - second) * (1 if isinstance(kind, Span) else 100)
-        comparisons.append(ScoreComparison(name, first, second, points, len(examples)))
-    return max(comparisons, key=lambda comparison: comparison.points)
-
-
-def _blocks(model: Answerer) -> list[Layers]:
-    """The layers with int8 products; InputError if the model has none, or other weights."""
-    encoder = getattr(model.model, "encoder", model.model)
-    if encoder.config.has_feature_encoder or not encoder.has_attention:
-        raise InputError(
-            "int8 is for Transformers that answer by themselves, not for LSTMs or heads on "
-            "features: give --precision float32 or bfloat16"
-        )
-    blocks = [block for tower in encoder.towers() for block in tower.blocks]
-    for weight in (weight for block in blocks for weight in block.weights):
-        if not np.isfinite(weight.numpy()).all():
-            raise InputError(
-                f"{weight.path} has weights that are not finite: train the model again, or export "
-                "another checkpoint"
-            )
-    return [
-        Layers(
-            (block.attention.query, block.attention.key, block.attention.value),
-            block.attention.output_dense,
-            block.feed_forward.intermediate,
-            block.feed_forward.output_dense,
-        )
-        for block in blocks
-    ]

@@ -6,8 +6,8 @@ r"""Write vectors of text from chosen layers of a model, as features for other m
   bert-tf features --model models/base --data texts.txt --format lines --layers -1 -2 \
     --output tokens.jsonl
 
-The output's extension chooses the format: .npy, .tfrecord or .jsonl; docs/features.md has their
-fields, and three lines that read each. Layers are numbered as Hugging Face's hidden_states, 0 for
+The output's extension chooses the format: .npy, .tfrecord or .jsonl; docs/features.md describes
+their fields. Layers are numbered as Hugging Face's hidden_states, 0 for
 the embeddings; from the end, -1 to -12 of a base model, as in the original's extract_features.py.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -40,14 +40,14 @@ class Options(CommandOptions, FileOptions):
     """embeddings, last, second_to_last, sum_last_four, concat_last_four, sum_all (without the
     embeddings), or numbers; the vectors of several are concatenated. By default last."""
     per: Literal["token", "word", "text"] = "token"
-    """token for a vector of every token, [CLS] and [SEP] included; word for one of every word, with
-    long texts read in windows; text for one of the text."""
+    """what gets a vector: token, every token, [CLS] and [SEP] included; word, every word, with long
+    texts read in windows; or text, each text."""
     pooling: Literal["first", "mean", "pooler"] | None = None
-    """vector of a word (first for its first piece, the default, or mean) or of a text (mean over
-    its tokens, the default, first for [CLS], or pooler for the pooled output)."""
+    """pooling of a word's vectors (first, its first piece, the default; or mean) or of a text's
+    (mean over its tokens, the default; first, [CLS]; or pooler, the pooled output)."""
     max_length: int | None = option(None, at_least=3)
-    """maximum tokens the model reads at once, [CLS] and [SEP] included; by default as many as it
-    can. Longer text is cut, except for words."""
+    """maximum tokens that the model reads at once, [CLS] and [SEP] included; by default as many as
+    it can. Longer texts are truncated, except with --per word."""
     batch_size: int = option(32, at_least=1)
     """texts per batch."""
 
@@ -143,4 +143,5 @@ def run(options: Options) -> FeaturesResult:
     )
 
 
-features = function("features", Options, run)
+COMMAND = Command(name="features", help=__doc__, options=Options, run=run)
+features = COMMAND.function("features")

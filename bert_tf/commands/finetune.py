@@ -1,14 +1,14 @@
-r"""Fine-tune a model from labelled examples: classify, score, choose, tag or answer.
+r"""Fine-tune a model on labelled examples: classification, NER, question answering and more.
 
   bert-tf finetune --model runs/pretrained/best --train train.tsv --output runs/classifier
   bert-tf finetune --model models/base --task mrpc --data glue/MRPC --output runs/mrpc
   bert-tf finetune --model models/base --task regression --train sts.csv --label_column score \
     --pair_column sentence2 --text_column sentence1 --output runs/sts
 
-The examples are a .tsv or .csv file with a header, or .jsonl; name the columns with
---text_column, --pair_column and --label_column. For other files see --format and --no_header. A
-task with a name (--task mrpc, squad, swag, conll2003) knows its columns, labels and scores; see
-docs/task-files.md, and docs/adding-a-task.md to write one. The paper tries batches of 16 and 32,
+The examples are a .tsv or .csv file with a header, or a .jsonl file. Name the columns with
+--text_column, --pair_column and --label_column; for other files see --format and --no_header.
+Named tasks (--task mrpc, squad, swag) know their columns, labels and scores: docs/task-files.md
+lists them, and docs/adding-a-task.md shows how to write one. The paper tries batches of 16 and 32,
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_tf.commands.command import Command
 from bert_tf.commands.data_in_memory import examples_as_files
 from bert_tf.commands.finetuning_options import FinetuningOptions as Options
-from bert_tf.commands.function import function
+from bert_tf.commands.finetuning_options import refuse_bad_rows
 from bert_tf.commands.progress import (
     RunProgress,
+    best_model_line,
     command_line,
     console,
     export_line,
@@ -39,19 +41,6 @@ if TYPE_CHECKING:
     from bert_tf.commands.finetuning_run import FinetuningResult
     from bert_tf.commands.seeds import Restarts
 
-COMMON = (
-    "model",
-    "train",
-    "validation",
-    "data",
-    "task",
-    "output",
-    "epochs",
-    "batch_size",
-    "learning_rate",
-    "max_length",
-)
-
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class FinetuneResult(Result):
@@ -60,7 +49,8 @@ class FinetuneResult(Result):
     Attributes:
         output: the run directory, or its URL.
         best: the best model's directory; None after a dry run and on workers but the chief.
-        scores: its validation scores, or the means of several seeds; None for an undefined one.
+        scores: its validation scores and loss, or the means of several seeds; None for an undefined
+            one. `best/metrics.json` has the scores alone, as `evaluate` computes them.
         best_by: name of the score that chooses the best model.
         run: its `training` and `evaluation`; None with several seeds, and where `best` is.
         restarts: the scores of several seeds, if there are any.
@@ -79,11 +69,13 @@ class FinetuneResult(Result):
             return []
         lines = [] if self.restarts is None else [*self.restarts.lines()]
         if self.run is not None and self.run.evaluation is not None:
-            scores, count = scores_line(self.scores), self.run.train_examples
+            scores = scores_line(self.scores)
+            count = self.run.train_examples
             lines += outcome_lines(self.run.training, self.total_steps)
             lines.append(f"Fine-tuned on {count:,} examples; validation: {scores}")
             lines += self.run.evaluation.remarks
-        return [*lines, f"Best model: {self.best}"]
+        training = None if self.run is None else self.run.training
+        return [*lines, best_model_line(self.best, training)]
 
     def tables(self) -> Iterable[Table]:
         if self.scores:
@@ -113,7 +105,8 @@ def run(options: Options) -> FinetuneResult:
     Raises:
         Preempted: SIGTERM ended the run after a checkpoint.
     """
-    output, best = joined(options.output), joined(options.output, "best")
+    output = joined(options.output)
+    best = joined(options.output, "best")
     if options.seeds > 1 and is_remote(options.output):
         raise InputError("--seeds needs a local --output: give one seed, or a folder")
     with (
@@ -124,7 +117,8 @@ def run(options: Options) -> FinetuneResult:
         from bert_tf.commands.finetuning_run import run_finetuning
         from bert_tf.commands.seeds import finetune_seeds
 
-        watcher = RunProgress(bar)
+        shorten = "" if options.max_steps else "give --max_steps and another --output"
+        watcher = RunProgress(bar, shorten=shorten)
         result = FinetuneResult(output=output, scores={}, notices=bar.notices)
         if options.seeds > 1:
             result.restarts = finetune_seeds(options, watcher)
@@ -133,9 +127,11 @@ def run(options: Options) -> FinetuneResult:
             result.best_by = result.restarts.best_by
             result.best = best if result.restarts.runs else None
         elif (single := run_finetuning(options, watcher)) is not None:
-            result.run, result.best_by = single, single.best_by
+            result.run = single
+            result.best_by = single.best_by
             if single.evaluation is not None:
-                result.scores, result.best = single.evaluation.scores, best
+                result.scores = single.scores
+                result.best = best
         result.total_steps = watcher.total_steps
     return result
 
@@ -148,4 +144,14 @@ def show(result: FinetuneResult, options: Options) -> None:
     console.print(f"Curves: {command_line('monitor', options.output)}")
 
 
-finetune = function("finetune", Options, run)
+COMMAND = Command(
+    name="finetune",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    prepare=refuse_bad_rows,
+    common="model train validation data task output label_column text_column validation_share "
+    "class_weights best_by epochs batch_size learning_rate max_length",
+)
+finetune = COMMAND.function("finetune")

@@ -23,6 +23,7 @@ from bert_tf.tasks.remarks import doubts, score_remarks
 from bert_tf.tasks.splits import TEXT, hashable, row_keys, split, split_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.loop import LOSS
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,9 @@ class FinetuningData:
     @classmethod
     def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
         """Reads the files that the options name, for the model to start from."""
-        kind, model, train = task.kind, options.model, options.source
+        kind = task.kind
+        model = options.model
+        train = options.source
         examples = task.read(train, "train")
         remarks = doubts(kind, examples)
         labels = kind.label_names(task, examples)
@@ -78,7 +81,8 @@ class FinetuningData:
             # Absent otherwise: runs from before examples were kept together can be resumed.
             if not np.array_equal(aside, one_by_one):
                 settings["validation_share"] = f"by {unit}"
-            examples, held_out = examples.take(kept), examples.take(aside)
+            held_out = examples.take(aside)
+            examples = examples.take(kept)
         if isinstance(kind, SentenceEmbedding):
             kind.check_scored(held_out)
         remarks.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
@@ -103,12 +107,17 @@ class FinetuningData:
     def __str__(self) -> str:
         counts = listed_counts(self.labels, label_counts(self.arrays[0], self.labels))
         labels = f", {len(self.labels)} labels ({counts})" * bool(self.labels)
-        count, held_out = len(self.train), len(self.validation)
+        count = len(self.train)
+        held_out = len(self.validation)
         return f"{count:,} training and {held_out:,} validation examples{labels}"
 
     def score_to_choose_by(self, name: str | None) -> str:
-        """The score of this name, by default the task's first; InputError if there is none."""
-        names = self.task.kind.score_names(self.task, self.labels)
+        """The score of this name, or the loss; by default the task's first score.
+
+        Raises InputError if the task has no score of this name.
+        """
+        kind = self.task.kind
+        names = kind.score_names(self.task, self.labels) + [LOSS] * hasattr(kind, "mean_loss")
         if name is not None and name not in names:
             raise InputError(f"--best_by {name} is no score of this task: give {', '.join(names)}")
         return name or names[0]
@@ -188,7 +197,9 @@ def run_identity(options: FinetuningSetup, task: Task, tokenizer: BertTokenizer)
 
 def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
     """A sentence that counts the examples of "train" and "validation" that are in later splits."""
-    rows, labels, units = {}, {}, {}
+    rows = {}
+    labels = {}
+    units = {}
     for name, examples in splits.items():
         answers = examples.columns.get("answers", ())  # to questions, which have no labels
         labels[name] = [hashable(value) for value in examples.columns.get("label", answers)]
@@ -199,7 +210,8 @@ def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
         known: dict[Hashable, set[Hashable]] = {}
         for row, label in zip(rows[name], labels[name] or rows[name], strict=True):
             known.setdefault(row, set()).add(label)
-        unit, keys = units[name][0], set(units[name][1])
+        unit = units[name][0]
+        keys = set(units[name][1])
         counted = []
         for other in filter(splits.__contains__, others):
             pairs = zip(rows[other], labels[other] or rows[other], strict=True)

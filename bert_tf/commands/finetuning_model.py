@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -9,12 +10,12 @@ import tensorflow as tf
 from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.layer_distillation import LayerLoss
-from bert_tf.models.loading import about_to_train, class_of_kind, of_trained_model
+from bert_tf.models.loading import about_to_train, class_of_kind, requiring_trained_head
 from bert_tf.networks.tensorflow.losses import Values, smoothed_cross_entropy
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
+from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.distillation import check_teacher_tokenizer, student_metric, taught_by
 from bert_tf.training.training_options import dropout_settings
@@ -23,22 +24,32 @@ from bert_tf.training.training_options import dropout_settings
 def new_model(
     options: FinetuningSetup, kind: Kind, labels: Sequence[str], config: BertConfig
 ) -> Any:
-    """The model to train, with a head for `labels`; `config` is that of the options' model."""
+    """The model to train, with a head for `labels`; `config` is the config of --model."""
+    model = _with_head(options, kind, labels, config)
+    if options.lora_rank is not None:
+        model.encoder.add_adapters(options.lora_rank)
+    return model
+
+
+def _with_head(
+    options: FinetuningSetup, kind: Kind, labels: Sequence[str], config: BertConfig
+) -> Any:
     model_class = class_of_kind(kind)
     head = {**kind.head(labels), "seed": options.seed}
     changed = {**options.config_changes(model_class), **dropout_settings(options.dropout)}
     with about_to_train():
         if options.from_scratch:
-            return model_class(replace(config, **changed), **head)
+            recorded = model_class.arguments_in(Path(options.model))
+            return model_class(replace(config, **changed), **{**recorded, **head})
         return model_class.from_directory(options.model, allow_new_head=True, **head, **changed)
 
 
-def in_training(
+def model_and_losses(
     options: FinetuningSetup, student: Answerer, precision: str
 ) -> tuple[Any, Values, Mapping[str, Values]]:
-    """What a `Trainer` calls in place of a model, its loss and metrics.
+    """The model that a `Trainer` trains, its loss and its metrics.
 
-    With a teacher they are those of a student, whose outputs alone have the loss without one.
+    With a teacher, the model is a `Taught` student, and both losses of `taught_by` are its loss.
     """
     kind = student.task.kind
     losses = kind.losses
@@ -74,7 +85,7 @@ def in_training(
 
 def _teacher(path: str, student: Answerer, precision: str) -> Answerer:
     """The model of a directory, which answers the student's task; refuses one that cannot."""
-    with of_trained_model("the teacher "):
+    with requiring_trained_head("the teacher "):
         model = class_of_kind(student.task.kind).from_directory(path, dtype=precision)
     teacher = Answerer.of(model, student.task, BertTokenizer.from_directory(path))
     check_teacher_tokenizer(path, teacher.tokenizer, student.tokenizer)

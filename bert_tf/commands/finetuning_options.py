@@ -1,18 +1,17 @@
 """Options of a fine-tuning, and of a search of its settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from bert_tf.commands.function import EXAMPLES, CommandOptions
+from bert_tf.commands.command import EXAMPLES, CommandOptions
 from bert_tf.errors import InputError
 from bert_tf.options import PathName, extended, option
 from bert_tf.tasks.task_options import FileOptions, TaskOptions
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
+from bert_tf.training.warmup import WARMUP_SHARE
 
 if TYPE_CHECKING:
     from bert_tf.tasks.task import Task
-    from bert_tf.training.run import Run
 
 _SPLITS = "a dict of both, such as a datasets.DatasetDict"
 
@@ -32,13 +31,17 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
     """labelled examples that choose the best model; by default those of the data set, or else a
     share of the training examples."""
     validation_share: float = option(0.1, above=0, below=1, identity=False)
-    """share of the training examples to validate on, without a validation file; equal texts, the
-    questions of a context and the sentences of a document stay together."""
+    """share of the training examples to set aside for validation if there is no validation file;
+    equal texts, questions on one context and sentences of one document stay together."""
     label_column: str | None = option(None, identity=False)
     """column of the label, by name or number."""
     from_scratch: bool = False
     """start from random weights, with the size and vocabulary of the model; compare with a normal
     run to see what pre-training gains."""
+    lora_rank: int | None = option(None, at_least=1)
+    """train adapters of this rank, such as 8, on queries and values of a frozen encoder (LoRA, Hu
+    et al. 2021), with the head and the pooler; saved models have them merged. Default learning
+    rates are then 10 times as high."""
     dropout: float | None = option(None, at_least=0, below=1)
     """dropout of hidden states and attention; by default the model's."""
     max_steps: int | None = option(None, at_least=1)
@@ -46,16 +49,18 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
     evaluate_every: int | None = option(None, at_least=1)
     """steps between two evaluations on the validation examples; by default an epoch."""
     best_by: str | None = None
-    """score that chooses the best model, such as accuracy or f1; by default the task's first."""
-    warmup_share: float = option(0.1, at_least=0, at_most=1)
+    """score that chooses the best model, such as accuracy, f1 or loss, the validation loss; by
+    default the task's first. Of equal scores, the model with the lower validation loss is the best,
+    then the later one."""
+    warmup_share: float = option(WARMUP_SHARE, at_least=0, at_most=1)
     """share of the steps with linear warm-up."""
     label_smoothing: float = option(0.0, at_least=0, below=1)
     """share of each target to spread over all classes."""
     class_weights: Literal["balanced"] | None = None
-    """balanced weighs the examples so that all classes count the same."""
+    """balanced gives every class the same total weight in the loss."""
     calibrate: bool = option(False, identity=False)
-    """divide the best model's logits by the temperature that fits the validation examples best, so
-    that probabilities are shares of right answers; for tasks with classes."""
+    """calibrate the best model's probabilities by temperature scaling on the validation examples;
+    for tasks with classes."""
     seeds: int = option(1, at_least=1, identity=False)
     """number of runs, each with the next seed; reports mean, deviation and best."""
 
@@ -63,6 +68,10 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
         super().__post_init__()
         if (self.data is None) == (self.train is None):
             raise InputError("give exactly one of --data and --train")
+        if self.lora_rank is not None and self.from_scratch:
+            raise InputError("--lora_rank freezes random weights: leave --from_scratch out")
+        if self.lora_rank is not None and self.freeze_layers is not None:
+            raise InputError("--lora_rank freezes the whole encoder: leave --freeze_layers out")
 
     @property
     def source(self) -> str:
@@ -71,26 +80,24 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
 
     def task_to_train(self) -> "Task":
         """The task that the model is trained for, with the settings that these options change."""
-        from bert_tf.tasks.of_model import of_model
+        from bert_tf.tasks.model_task import task_of_model
 
-        task = of_model(self.model, vars(self), to_train=True)
+        task = task_of_model(self.model, vars(self), to_train=True)
         assert task is not None
         return task
 
+    @property
+    def rate_factor(self) -> int:
+        """What the default learning rates of a BERT are multiplied by."""
+        return 1 if self.lora_rank is None else 10  # adapters begin at zero
+
     def usual_rates(self, rates: list[float], *, tried: bool) -> list[float]:
-        """Default learning rates, of a run or `tried` by a search; `rates` are those of a BERT."""
+        """Default learning rates, of a run or `tried` by a search, where a BERT has `rates`."""
         return rates
 
     def config_changes(self, model_class: type) -> dict[str, Any]:
         """Values of the model's `BertConfig` for what stands between its encoder and its head."""
         return {"feature_layers": None, "feature_lstm_layers": 0}
-
-    def begin_training(self, run: "Run", model: Any) -> Callable[[], object]:
-        """Prepares a model for its training; returns what to call after its end.
-
-        Here nothing to do; `bert_tf.paper.command_options` overrides it.
-        """
-        return lambda: None
 
 
 @extended("finetuning options")
@@ -104,10 +111,13 @@ class FinetuningOptions(FinetuningSetup):
     """peak learning rate; by default the task's, mostly 5e-5."""
     epochs: int | None = option(None, at_least=1)
     """passes over the training examples; by default the task's, mostly 3."""
+    keep_states: bool = option(False, identity=False)
+    """keep the last checkpoints of the finished run, each three times the size of the model; with
+    them --override can train it on with other settings, such as more epochs."""
 
     def with_defaults_of(self, task: "Task") -> Self:
         """The options with the task's values for those that are left to it."""
-        (usual_rate,) = self.usual_rates([task.learning_rate], tried=False)
+        (usual_rate,) = self.usual_rates([self.rate_factor * task.learning_rate], tried=False)
         return replace(
             self,
             task=task.name,
@@ -143,4 +153,31 @@ class SearchOptions(FinetuningSetup):
     @property
     def rates(self) -> list[float]:
         """The learning rates to try."""
-        return self.learning_rate or self.usual_rates([5e-5, 4e-5, 3e-5, 2e-5], tried=True)
+        rates = [self.rate_factor * rate for rate in (5e-5, 4e-5, 3e-5, 2e-5)]
+        return self.learning_rate or self.usual_rates(rates, tried=True)
+
+
+def refuse_bad_rows(options: FinetuningSetup) -> None:
+    """Raises an InputError that names all rows of the options' files that cannot be used.
+
+    A data set of TensorFlow Datasets and a user's own task need TensorFlow: their rows are checked
+    when the run reads them.
+    """
+    from bert_tf.pipelines.examples.bad_rows import refuse
+    from bert_tf.tasks.model_task import task_to_read
+
+    task = task_to_read(options.model, vars(options), to_train=True)
+    train = options.source
+    if task is None or not isinstance(train, str) or ":" in train:
+        return
+    faults: list[InputError] = []
+    examples = task.read(train, "train", faults=faults)
+    labels = task.kind.label_names(task, examples)
+    validation = options.validation or (train if task.has(train, "validation") else None)
+    parts = [examples]
+    if isinstance(validation, str) and ":" not in validation:
+        parts.append(task.read(validation, "validation", faults=faults))
+    for part in parts:
+        if "label" in part.columns:
+            faults += task.kind.label_faults(part, labels).values()
+    refuse(faults)

@@ -3,34 +3,39 @@
 import functools
 import math
 import sys
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.commands.finetuning_data import FinetuningData
-from bert_tf.commands.finetuning_model import in_training, new_model
+from bert_tf.commands.finetuning_model import model_and_losses, new_model
 from bert_tf.commands.finetuning_options import FinetuningOptions
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer, Evaluation
+from bert_tf.files.storage import is_remote
 from bert_tf.models.cost import classification_flops
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.model_facts import METRICS_FILE, run_options
-from bert_tf.models.opening import load_answerer
 from bert_tf.networks.tensorflow.graphs import device_type
 from bert_tf.networks.tensorflow.losses import Values, cross_entropy
 from bert_tf.pipelines.examples.table import Examples
+from bert_tf.tasks.ensembles import joint_kind
 from bert_tf.tasks.kinds.kind import Answered, RowKind
 from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
 from bert_tf.tasks.task import Task
+from bert_tf.text.answerer import Answerer, Evaluation
+from bert_tf.text.model_facts import METRICS_FILE, run_options
+from bert_tf.text.opening import load_answerer
 from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
+from bert_tf.training.loop import LOSS, TrainingResult
+from bert_tf.training.phases import Phase, check_steps_per_execution
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.training_options import save_config
+from bert_tf.training.warmup import warmup_steps
 from bert_tf.training.watcher import Watcher
 
 _SAMPLED_BATCHES = 8  # enough to measure the mean length of examples
@@ -44,11 +49,18 @@ class FinetuningResult:
     evaluation: Evaluation | None  # of the best model, by the chief worker alone
     train_examples: int
     evaluations: int = 1  # number that the best model is the best of
+    loss: float | None = None  # mean loss of the evaluation; None if the task's answers tell none
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The scores of the evaluation, and its loss; None for an undefined one."""
+        scores = self.evaluation.scores if self.evaluation else {}
+        return scores if self.loss is None else {**scores, LOSS: self.loss}
 
     @property
     def score(self) -> float | None:
         """The score that chooses; None if undefined, as F1 of a type that never occurs."""
-        return self.evaluation.scores.get(self.best_by) if self.evaluation else None
+        return self.scores.get(self.best_by)
 
 
 def run_finetuning(
@@ -56,17 +68,17 @@ def run_finetuning(
 ) -> FinetuningResult | None:
     """Fine-tunes a model; the run directory is `options.output`.
 
-    `best/` there is the model with the best score on the validation examples (the first of them in
-    a tie), with its predictions and `metrics.json`, both computed in float32. Returns None for a
-    dry run. Raises InputError if the data, the model or the options cannot be used; Preempted if
-    the run was stopped, or another worker has gone.
+    `best/` there is the model with the best score on the validation examples (in a tie the lowest
+    loss, then the last of them), with its predictions and `metrics.json`, both computed in float32.
+    Returns None for a dry run. Raises InputError if the data, the model or the options cannot be
+    used; Preempted if the run was stopped, or another worker has gone.
     """
     task = options.task_to_train()
     options = options.with_defaults_of(task)
     check_task(task, options)
     inputs = [options.model, options.source, options.validation, options.teacher]
     with Run(options, watcher, inputs) as run:
-        return _finetune(run, FinetuningData.read(task, options), options)
+        return _Finetuning(run, FinetuningData.read(task, options), options).result()
 
 
 def check_task(task: Task, options: FinetuningOptions) -> None:
@@ -118,95 +130,145 @@ def _check_embedding(kind: SentenceEmbedding, options: FinetuningOptions) -> Non
         )
 
 
-def _finetune(
-    run: Run, data: FinetuningData, options: FinetuningOptions
-) -> FinetuningResult | None:
-    task, validation = data.task, data.validation
-    best_by = data.score_to_choose_by(options.best_by)
-    size, epochs, learning_rate = options.batch_size, options.epochs, options.learning_rate
-    assert size is not None and epochs is not None and learning_rate is not None
-    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
-    steps_per_epoch = math.ceil(data.rows / size)
-    total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
-    evaluate_every = options.evaluate_every or steps_per_epoch
-    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
-    check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
-    with run.strategy.scope():
-        model = new_model(options, task.kind, data.labels, data.config)
-        tuned = Answerer(task, model, data.tokenizer, data.labels)
-        trained, loss, metrics = in_training(options, tuned, run.precision)
-    end_training = options.begin_training(run, model)
-    # Devices that compile the step compile it for every new shape.
-    fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
-    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
-    evaluated = validation
-    if options.dry_run:  # two batches, as evaluations compute two at the same time
-        evaluated = tuned.longest(validation, 2 * rows_at_once)
-    tokens, flops = _amounts(tuned, batches(size))
-    phase = Phase(
-        until=total_steps,
-        batch_size=size,
-        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
-        batches=lambda step: distribute_batches(
-            functools.partial(batches, start_step=step), run.strategy, size, fixed_rows=fixed_length
-        ),
-        tokens=tokens,
-        flops=flops,
-        peak=strategy_peak(run.strategy, model.encoder.compute_dtype),
-    )
-    run.make_trainer(
-        trained,
-        learning_rate=learning_rate,
-        total_steps=total_steps,
-        warmup_steps=round(total_steps * options.warmup_share),
-        loss=loss,
-        metrics=metrics,
-        settings={**data.settings, "config": model.config.to_dict()},
-        examples=lambda: batches(size),
-        values={"model": options.model, "train": options.source},
-        score=f"best_{best_by}",
-        fixed_shapes=fixed_length,
-        whole_batches=task.kind.losses.mean_over == "batch",
-    )
-    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *data.remarks]
-    if options.dry_run:
-        lines += dry_run(run.trainer, [phase])
-    else:
-        run.open()
-    for line in lines:
-        run.notice(line)
-    if options.dry_run:
-        return None
-    outcome = run.directory / "best" / METRICS_FILE  # written last: best/ is then finished
-    if run.is_chief:
-        if options.calibrate and not run_options(outcome.parent).get("calibrate"):
-            outcome.unlink(missing_ok=True)
-        save_config(options, run.directory)
+class _Finetuning:
+    """A fine-tuning: its numbers of steps, its model, and what happens in order."""
 
-    def save(folder: Path) -> None:
-        if folder == outcome.parent:
-            outcome.unlink(missing_ok=True)
-        tuned.save(folder)
+    def __init__(self, run: Run, data: FinetuningData, options: FinetuningOptions) -> None:
+        self.run = run
+        self.data = data
+        self.options = options
+        self.best_by = data.score_to_choose_by(options.best_by)
+        assert options.batch_size is not None and options.epochs is not None
+        self.size = options.batch_size
+        self.rows_at_once = self.size // options.gradient_accumulation_steps  # of an evaluation
+        steps_per_epoch = math.ceil(data.rows / self.size)
+        self.total_steps = min(steps_per_epoch * options.epochs, options.max_steps or sys.maxsize)
+        self.evaluate_every = options.evaluate_every or steps_per_epoch
+        check_batch_size(self.size, run.strategy, options.gradient_accumulation_steps)
+        check_steps_per_execution(
+            options.steps_per_execution, self.evaluate_every, [self.total_steps]
+        )
+        task = data.task
+        with run.strategy.scope():
+            self.model = new_model(options, task.kind, data.labels, data.config)
+            self.tuned = _in_detail(Answerer(task, self.model, data.tokenizer, data.labels))
+            self.trained, self.loss, self.metrics = model_and_losses(
+                options, self.tuned, run.precision
+            )
+        # Devices that compile the step compile it for every new shape.
+        self.fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
+        self.batches = functools.partial(
+            data.batches, seed=options.seed, fixed_length=self.fixed_length
+        )
 
-    training = run.train(
-        [phase],
-        evaluate_every=evaluate_every,
-        best_by=best_by,
-        larger_is_better=True,
-        save_model=save,
-    )
-    end_training()
-    evaluation = None
-    if run.is_chief:
+    def result(self) -> FinetuningResult | None:
+        """Trains and evaluates; returns None for a dry run."""
+        run = self.run
+        with self._keeping_vectors():
+            phase = self._phase()
+            self._make_trainer()
+            count = f"{self.total_steps:,} step{'s' * (self.total_steps != 1)}"
+            lines = [f"{run.devices}: {self.data}, {count} of {self.size}", *self.data.remarks]
+            if self.options.dry_run:
+                lines += dry_run(run.trainer, [phase])
+            else:
+                run.open()
+            for line in lines:
+                run.notice(line)
+            if self.options.dry_run:
+                return None
+            training = self._train(phase)
+        evaluation = self._evaluation(training) if run.is_chief else None
+        run.meet()
+        return FinetuningResult(
+            training,
+            self.best_by,
+            evaluation,
+            len(self.data.train),
+            evaluations=math.ceil(training.step / self.evaluate_every),
+            loss=_mean_loss(evaluation.answered, self.loss) if evaluation else None,
+        )
+
+    def _keeping_vectors(self) -> AbstractContextManager[object]:
+        """Keeps the vectors of a frozen encoder in the run directory until the training ends."""
+        options = self.options
+        is_kept = self.run.is_chief and not options.dry_run and not is_remote(options.output)
+        # It is deleted at the end: a name that no folder of the user's has.
+        folder = self.run.directory / ".bert-tf-features" if is_kept else None
+        architecture = self.model.config.architecture
+        return architecture.keeping_vectors(self.model.encoder, folder, self.run.notice)
+
+    def _phase(self) -> Phase:
+        strategy = self.run.strategy
+        evaluated = self.data.validation
+        if self.options.dry_run:  # two batches, as evaluations compute two at the same time
+            evaluated = self.tuned.longest(evaluated, 2 * self.rows_at_once)
+        tokens, flops = _amounts(self.tuned, self.batches(self.size))
+        return Phase(
+            until=self.total_steps,
+            batch_size=self.size,
+            evaluate=lambda: _validation_scores(
+                self.tuned, evaluated, self.loss, self.rows_at_once
+            ),
+            batches=lambda step: distribute_batches(
+                functools.partial(self.batches, start_step=step),
+                strategy,
+                self.size,
+                fixed_rows=self.fixed_length,
+            ),
+            tokens=tokens,
+            flops=flops,
+            peak=strategy_peak(strategy, self.model.encoder.compute_dtype),
+        )
+
+    def _make_trainer(self) -> None:
+        options = self.options
+        assert options.learning_rate is not None
+        self.run.make_trainer(
+            self.trained,
+            learning_rate=options.learning_rate,
+            total_steps=self.total_steps,
+            warmup_steps=warmup_steps(self.total_steps, options.warmup_share),
+            loss=self.loss,
+            metrics=self.metrics,
+            settings={**self.data.settings, "config": self.model.config.to_dict()},
+            examples=lambda: self.batches(self.size),
+            values={"model": options.model, "train": options.source},
+            score=f"best_{self.best_by}",
+            fixed_shapes=self.fixed_length,
+            whole_batches=self.data.task.kind.losses.mean_over == "batch",
+        )
+
+    def _train(self, phase: Phase) -> TrainingResult:
+        outcome = self.run.directory / "best" / METRICS_FILE  # written last: best/ is then finished
+        if self.run.is_chief:
+            if self.options.calibrate and not run_options(outcome.parent).get("calibrate"):
+                outcome.unlink(missing_ok=True)
+            save_config(self.options, self.run.directory)
+
+        def save(folder: Path) -> None:
+            if folder == outcome.parent:
+                outcome.unlink(missing_ok=True)
+            self.tuned.save(folder)
+
+        return self.run.train(
+            [phase], evaluate_every=self.evaluate_every, best_by=self.best_by, save_model=save
+        )
+
+    def _evaluation(self, training: TrainingResult) -> Evaluation:
+        """The evaluation of the best model, which is written."""
+        run = self.run
+        best = run.directory / "best"
         if training.best is None:
-            run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
-            if not outcome.exists():
-                tuned.save(outcome.parent)
-        evaluation = _evaluate_best(run, tuned, validation, rows_at_once, options.calibrate)
-    run.meet()
-    evaluations = math.ceil(training.step / evaluate_every)
-    return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
+            run.notice(f"{self.best_by} was undefined at every evaluation: best/ is the last model")
+            if not (best / METRICS_FILE).exists() and not run.state.is_dropped:
+                self.tuned.save(best)
+        evaluation = _evaluate_best(
+            run, self.tuned, self.data.validation, self.rows_at_once, self.options.calibrate
+        )
+        if not self.options.keep_states:
+            run.state.drop()
+        return evaluation
 
 
 def best_temperature(answered: Answered) -> float:
@@ -240,12 +302,23 @@ def _validation_scores(
     tuned: Answerer, examples: Examples, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
-    kind, answered = tuned.task.kind, tuned.answers(examples, size)
-    scores = {name: value for name, value in kind.scores(answered).items() if value is not None}
-    if isinstance(kind, RowKind):
-        outputs = kind.to_outputs(answered.answers, tuned.labels)
-        scores["loss"] = float(np.mean(loss(kind.targets(examples, tuned.labels), outputs)))
-    return scores
+    answered = tuned.answers(examples, size)
+    scores = tuned.task.kind.scores(answered)
+    scores = {name: value for name, value in scores.items() if value is not None}
+    mean_loss = _mean_loss(answered, loss)
+    return scores if mean_loss is None else {**scores, LOSS: mean_loss}
+
+
+def _mean_loss(answered: Answered, loss: Values) -> float | None:
+    """The loss of answers; None for a kind whose answers do not tell it."""
+    kind = answered.task.kind
+    return kind.mean_loss(answered, loss) if hasattr(kind, "mean_loss") else None
+
+
+def _in_detail(answerer: Answerer) -> Answerer:
+    """The answerer with all probabilities in its answers, which `_mean_loss` needs."""
+    task = answerer.task
+    return replace(answerer, task=replace(task, kind=joint_kind(task.kind, [task.kind])))
 
 
 def _evaluate_best(
@@ -256,8 +329,9 @@ def _evaluate_best(
     Calibrates and tunes the model first, unless its outcome is already written.
     """
     folder = run.directory / "best"
-    best = load_answerer(folder)
-    if run.precision == "float32" and isinstance(best.model.encoder, BertEncoder):
+    best = _in_detail(load_answerer(folder))
+    is_one = run.precision == "float32" and isinstance(best.model.encoder, BertEncoder)
+    if is_one and len(best.model.weights) == len(tuned.model.weights):  # adapters are merged
         # The trained model computes what a reloaded copy would, and is already traced.
         tuned.model.set_weights(best.model.get_weights())
         best = tuned

@@ -3,9 +3,8 @@
   bert-tf inspect --shards shards/
   bert-tf inspect --shards shards/ --split held_out --examples 20 --seed 2 --no_verify
 
-Prints instances as in the paper, in word pieces (##s continues a word). Words to predict are
-coloured, and listed below with the hidden piece: [MASK]->the, apple->store (random), gallon->gallon
-(kept).
+Prints instances as in the paper, in word pieces (##s continues a word). Masked words are coloured,
+and listed below with the original piece: [MASK]->the, apple->store (random), gallon->gallon (kept).
 """
 
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -143,7 +142,8 @@ def show(result: InspectResult, options: Options) -> None:
         out.print(result.verified, soft_wrap=True)
 
 
-inspect = function("inspect", Options, run)
+COMMAND = Command(name="inspect", help=__doc__, options=Options, run=run, show=show)
+inspect = COMMAND.function("inspect")
 
 
 def _verify(shards: "ShardFolder", shown: bool) -> str:
@@ -166,7 +166,8 @@ def _verify(shards: "ShardFolder", shown: bool) -> str:
 
 
 def _paragraph(instance: DisplayedInstance) -> Text:
-    shown, hidden = [], []
+    shown = []
+    hidden = []
     for token in instance.tokens:
         if token.hidden is None:
             special = token.shown in ("[CLS]", "[SEP]")

@@ -37,7 +37,7 @@ _POOLING: dict[Per, tuple[Pooling, ...]] = {  # the first is the default
 
 @dataclass
 class FeatureExtractor:
-    """Computes vectors of texts; `width` is that of a vector.
+    """Computes vectors [W] of texts; W is `width`.
 
     Args:
         encoder, tokenizer: the encoder, with its tokenizer.
@@ -96,7 +96,8 @@ class FeatureExtractor:
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         states = self.encoder(inputs, training=False, padding="zeros")["hidden_states"]
         if self.pooling == "first" and self.per == "text":
-            summary, mask = self.encoder.config.architecture.summary, inputs["padding_mask"]
+            summary = self.encoder.config.architecture.summary
+            mask = inputs["padding_mask"]
             states = [summary(x, mask)[:, tf.newaxis] for x in states]
         return tf.cast(choose_layers(states, self.layers), tf.float32)
 
@@ -136,12 +137,12 @@ class FeatureExtractor:
             piece_vectors = tf.gather_nd(vectors, rows.pieces)  # (P, W)
             word_vectors = tf.math.segment_mean(piece_vectors, words.pieces.value_rowids())
         return {
-            "words": spans(texts, words.text, words.starts, words.ends),
-            "starts": code_points(texts, words.text, words.starts),
-            "ends": code_points(texts, words.text, words.ends),
+            "words": spans(texts, words.text_index, words.starts, words.ends),
+            "starts": code_points(texts, words.text_index, words.starts),
+            "ends": code_points(texts, words.text_index, words.ends),
             "vectors": word_vectors,
             "counts": tf.math.unsorted_segment_sum(
-                tf.ones_like(words.text), words.text, tf.size(texts)
+                tf.ones_like(words.text_index), words.text_index, tf.size(texts)
             ),
             "cut": tf.zeros_like(texts, tf.bool),
         }
@@ -149,7 +150,8 @@ class FeatureExtractor:
 
 def _records(batch: Strings, units: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """The records of a batch, from the units of all texts one after another."""
-    cut, counts = units.pop("cut"), units.pop("counts", None)
+    cut = units.pop("cut")
+    counts = units.pop("counts", None)
     parts: Mapping[str, Any] = units
     if counts is not None:
         ends = np.cumsum(counts)[:-1]

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.extensions import Architecture, added
-from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import TensorBoardLog
@@ -64,7 +64,8 @@ def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5)
 def _around(ids: np.ndarray, position: int, tokenizer: BertTokenizer) -> str:
     """Some text of the same sentence or segment around a hidden word."""
     ends = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id])
-    before, after = np.flatnonzero(ends[:position]), np.flatnonzero(ends[position:])
+    before = np.flatnonzero(ends[:position])
+    after = np.flatnonzero(ends[position:])
     first = max(position - _WINDOW, before[-1] + 1 if len(before) else 0)
     last = min(position + _WINDOW, position + after[0] if len(after) else len(ids))
     shown = tf.ragged.constant([ids[first:position], ids[position + 1 : last]], dtype=tf.int32)

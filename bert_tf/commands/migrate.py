@@ -6,11 +6,12 @@ r"""Show what to write here in place of another library's BERT in TensorFlow.
 
 Reads scripts, notebooks, shell scripts, YAML files and Markdown pages, runs nothing and changes
 nothing. It knows transformers' TFBert* classes, KerasHub, Model Garden, TF Hub, keras-bert,
-bert4keras, the original's scripts and modules, and what Keras 2 and TensorFlow 1 had beside them.
+bert4keras, the original's scripts and modules, the models of ktrain, sentence-transformers, Simple
+Transformers and bert-as-service, and what Keras 2 and TensorFlow 1 had beside them.
 The exit code is 2 if a part could not be read, such as Python 2.
 
---compare compares a model's outputs with those of the old code: docs/coming-from.md has the lines
-that save them.
+--compare compares a model's outputs with the old code's: docs/coming-from.md has the lines that
+save them.
 """
 
 import re
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import command_line, console, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -31,8 +32,6 @@ from bert_tf.startup import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_tf.migration.compare import Comparison
-
-needs_tensorflow = False  # but for --compare
 
 
 @dataclass(kw_only=True)
@@ -74,7 +73,8 @@ class MigrateResult(Result):
             lines += [f"Not read: {sentence}" for sentence in self.scanned.unread]
             return [*lines, _summary(self.scanned)]
         assert self.comparison is not None
-        texts, other_ids = self.comparison.texts, self.comparison.other_ids
+        texts = self.comparison.texts
+        other_ids = self.comparison.other_ids
         lines = [f"Other ids: {sentence}" for sentence in other_ids]
         if texts is not None:
             lines.append(f"{texts - len(other_ids)} of {texts} texts: same ids")
@@ -113,7 +113,8 @@ def show(result: MigrateResult, options: Options) -> None:
         return
     assert result.comparison is not None
     console.print(str(result))
-    model, file = options.model, options.compare
+    model = options.model
+    file = options.compare
     if not result.comparison.is_equal:
         raise InputError(f"{model} computes something else than {file}: {result.comparison.cause}.")
     following = command_line(
@@ -125,14 +126,19 @@ def show(result: MigrateResult, options: Options) -> None:
     )
 
 
-migrate = function("migrate", Options, run)
+# TensorFlow is imported for --compare alone.
+COMMAND = Command(
+    name="migrate", help=__doc__, options=Options, run=run, show=show, needs_tensorflow=False
+)
+migrate = COMMAND.function("migrate")
 
 
 def _lines(finding: Finding) -> list[str]:
     first, *others = finding.locations
     file = re.sub(r"(:cell \d+)?:\d+$", "", first)
     more = ", ".join(location.removeprefix(f"{file}:") for location in others)
-    library, row = LIBRARIES[finding.library], finding.row
+    library = LIBRARIES[finding.library]
+    row = finding.row
     head = f"{first}: {finding.name}"
     if row is None:
         head += f" ({library}): not known to bert-tf"

@@ -2,8 +2,8 @@
 
   bert-tf monitor runs/pretrained
 
-Shows losses, accuracies and speed while a run goes on; Ctrl-C ends it. `bert-tf monitor runs`
-shows all runs in a folder side by side.
+Shows learning curves and speed during a run or after it; Ctrl-C stops TensorBoard. `bert-tf
+monitor runs` shows all runs in a folder side by side.
 """
 
 import threading
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import console
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -79,4 +79,5 @@ def wait_for_interrupt() -> None:
     threading.Event().wait()
 
 
-monitor = function("monitor", Options, run)
+COMMAND = Command(name="monitor", help=__doc__, options=Options, run=run, show=show)
+monitor = COMMAND.function("monitor")

@@ -1,13 +1,13 @@
-r"""Pre-train a BERT on shards: masked words and next sentences.
+r"""Pre-train a BERT on shards: masked language modelling and next-sentence prediction.
 
-  bert-tf pretrain --shards shards/ --size small --output runs/pretrained
+  bert-tf pretrain --shards shards/ --size small --steps 10000 --output runs/pretrained
   bert-tf pretrain --config recipes/pretrain-base.yaml --shards shards/128 \
     --long_shards shards/512 --output runs/base    # 90% of the steps short, the rest long
   bert-tf pretrain --shards shards/ --objective ltr --output runs/ltr    # a language model
 
 The same command resumes a stopped run; after SIGTERM it saves a checkpoint and exits with code 75.
-The run directory holds the model with the lowest held-out loss (best/) and the last one (last/),
-which load in Hugging Face, too (docs/objectives.md).
+The run directory holds the model with the lowest held-out loss (best/) and the last one (last/);
+Hugging Face opens both, too (docs/objectives.md).
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_tf.commands.function import function
+from bert_tf.commands.command import Command
 from bert_tf.commands.pretraining_options import PretrainingOptions as Options
 from bert_tf.commands.progress import (
     RunProgress,
+    best_model_line,
     command_line,
     console,
     outcome_lines,
@@ -29,19 +30,6 @@ from bert_tf.files.mirror import joined, mirrored
 
 if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult
-
-COMMON = (
-    "shards",
-    "long_shards",
-    "size",
-    "model",
-    "output",
-    "batch_size",
-    "learning_rate",
-    "steps",
-    "warmup_steps",
-    "precision",
-)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -76,8 +64,11 @@ class PretrainResult(Result):
     def lines(self) -> list[str]:
         if self.model is None or self.training is None:
             return []
-        loss = "" if self.loss is None else f" (held-out loss {self.loss:.4f})"
-        return [*outcome_lines(self.training, self.steps), f"Pre-trained model{loss}: {self.model}"]
+        lines = outcome_lines(self.training, self.steps)
+        if self.loss is None:
+            return [*lines, f"Last model: {self.model}; nothing was held out to choose the best by"]
+        loss = f"held-out loss {self.loss:.4f}"
+        return [*lines, best_model_line(self.model, self.training, loss)]
 
     def tables(self) -> Iterable[Table]:
         if self.loss is not None:
@@ -95,11 +86,13 @@ def run(options: Options) -> PretrainResult:
     Raises:
         Preempted: SIGTERM ended the run after a checkpoint.
     """
+    is_default = options.steps == Options.steps
+    shorten = "give --steps or a smaller --size, and another --output" if is_default else ""
     with progress("pre-training", total=options.steps, shown=options.shown) as bar:
         from bert_tf.commands.pretraining_run import run_pretraining
 
         with mirrored(options.output, [options.shards, *options.mixed, options.long_shards]):
-            training = run_pretraining(options, RunProgress(bar))
+            training = run_pretraining(options, RunProgress(bar, shorten=shorten))
     return PretrainResult(
         output=joined(options.output), training=training, steps=options.steps, notices=bar.notices
     )
@@ -117,4 +110,13 @@ def show(result: PretrainResult, options: Options) -> None:
     console.print(f"Curves: {command_line('monitor', options.output)}")
 
 
-pretrain = function("pretrain", Options, run)
+COMMAND = Command(
+    name="pretrain",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    common="shards long_shards size model output batch_size learning_rate steps "
+    "warmup_steps precision",
+)
+pretrain = COMMAND.function("pretrain")

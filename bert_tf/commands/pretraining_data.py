@@ -53,7 +53,8 @@ class PhaseShards:
     @property
     def mean_tokens(self) -> float:
         """Mean tokens per record, without padding if bert-tf counted them."""
-        manifest, split = self.train.manifest, self.train.split
+        manifest = self.train.manifest
+        split = self.train.split
         counted = manifest.statistics[split]
         return counted["length_mean"] * counted["instances"] / manifest.instances(split)
 
@@ -117,7 +118,8 @@ class PretrainingData:
             f"{phase.train.options.max_seq_length} tokens"
             for phase in self.phases
         ]
-        first, last = self.phases[0], self.phases[-1]
+        first = self.phases[0]
+        last = self.phases[-1]
         shards[0] += "".join(
             f", {share:.3g} of the examples from {mixed.instances:,} in {mixed.directory}"
             for mixed, share in first.mixed
@@ -160,7 +162,8 @@ class PretrainingData:
         """The same batches, whole; None where nothing was held out."""
         if phase.held_out is None:
             return None
-        size, count = self._options.batch_size, self._options.evaluation_batches
+        size = self._options.batch_size
+        count = self._options.evaluation_batches
         return held_out_batches(phase.held_out, size, count, **self._reading)
 
     def watched_batches(self) -> tf.data.Dataset:
@@ -175,18 +178,21 @@ class PretrainingData:
                 assert sample is not None  # the split exists
                 inputs, labels, _ = next(sample.as_numpy_iterator())
                 check_token_ids(shards, self.tokenizer, inputs, labels)
+                shards.vocabulary_size = self.tokenizer.vocabulary_size  # of all other examples
 
     def check_fits(self, config: BertConfig) -> None:
         """Refuses shards with longer sequences or another vocabulary than the model's."""
         for phase in self.phases:
-            length, positions = phase.train.options.max_seq_length, config.max_position_embeddings
+            length = phase.train.options.max_seq_length
+            positions = config.max_position_embeddings
             if length > positions:
                 raise InputError(
                     f"{phase.train.directory} has sequences of {length} tokens, the model "
                     f"{positions} positions: make shards with a lower --max_seq_length"
                 )
         config.check_fits(length=1, pairs=True)
-        model, shards = self._options.model, self._options.shards
+        model = self._options.model
+        shards = self._options.shards
         if model is None:
             return
         cure = f"make shards with bert-tf shards --tokenizer {model}"
@@ -213,7 +219,7 @@ def _fingerprint(shards: ShardFolder) -> str:
 
 
 def _objective(options: PretrainingOptions, has_pairs: bool) -> str:
-    """The objective, by default that of the model to start from, and then of the shards."""
+    """--objective, or what the model to start from was trained with, or what suits the shards."""
     sees = "both"
     config = Path(options.model, CONFIG) if options.model else Path(options.size or "")
     if config.suffix == ".json" and config.is_file():
@@ -242,7 +248,8 @@ def _architectures() -> dict[str, type[Architecture]]:
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:
-    first, pieces = _phase(options, options.shards), options.gradient_accumulation_steps
+    first = _phase(options, options.shards)
+    pieces = options.gradient_accumulation_steps
     if options.late_batch_size is not None:
         times = options.late_batch_size // options.batch_size
         until = _steps_before(options, "late_share", options.late_share or LATE_SHARE, times)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bert_tf.commands.function import CommandOptions
+from bert_tf.commands.command import CommandOptions
 from bert_tf.errors import InputError
 from bert_tf.options import PathName, extended, option
 from bert_tf.training.training_options import TeacherOptions, TrainingOptions
+from bert_tf.training.warmup import pretraining_warmup_steps
 
-_LONGEST_WARMUP = 10_000  # as in the paper (section A.2); a short run has a tenth of its steps
 LONG_SHARE = 0.1  # of the steps, on long sequences, as in the paper (section A.2)
 LATE_SHARE = 0.5  # of the steps, with large batches, where a run has them and does not say
 _LEAST_SHARE = 0.0001  # of mixed shards
@@ -22,8 +22,8 @@ class PretrainingOptions(CommandOptions, TrainingOptions, TeacherOptions):
     shards: PathName = option(path=True)
     """folder that `bert-tf shards` wrote, or of TFRecord files of the original script."""
     mix_shards: list[str] = option(factory=list, identity=False)
-    """further shards to mix in, with their shares of the examples, such as books/=0.3 code/=0.1;
-    `shards` are the rest; the evaluation reads them alone."""
+    """further shards to mix in, each with its share of the examples, such as books/=0.3 code/=0.1;
+    --shards give the rest, and all examples of the evaluation."""
     long_shards: PathName | None = option(None, path=True)
     """shards of longer sequences for the last steps of the run. Short sequences cost less, so most
     steps use them (paper, section A.2: 128 tokens, then 512)."""
@@ -70,23 +70,23 @@ class PretrainingOptions(CommandOptions, TrainingOptions, TeacherOptions):
     evaluation_batches: int = option(50, at_least=1)
     """maximum number of held-out batches per evaluation."""
     masked_lm_prob: float | None = option(None, above=0, below=1)
-    """share of the tokens to predict, for shards made with --masking dynamic; by default, as for
-    the next four, what the shards were made with."""
+    """share of the tokens to mask and predict, for shards made with --masking dynamic; the default
+    of this and the next four options is what the shards were made with."""
     mask_token_share: float | None = option(None, at_least=0, at_most=1)
-    """share of the tokens to predict that [MASK] replaces."""
+    """share of the masked tokens to replace by [MASK]."""
     random_token_share: float | None = option(None, at_least=0, at_most=1)
-    """share of the tokens to predict that a random token replaces; the rest stay unchanged."""
+    """share of the masked tokens to replace by a random token; the rest stay unchanged."""
     whole_word_masking: bool | None = None
     """mask all pieces of a word or none (true or false)."""
     max_ngram: int | None = option(None, at_least=1)
     """longest run of whole words to mask."""
     skip_corrupt: bool = option(False, identity=False)
-    """find corrupt records before training, skip and count them."""
+    """check all records before training; skip and count corrupt ones."""
     data_service: str | None = option(None, identity=False)
-    """grpc://host:port of a tf.data service that makes the training batches."""
+    """address of a tf.data service that prepares the training batches, grpc://HOST:PORT."""
     watch_text: list[str] = option(factory=list, identity=False)
-    """texts with [MASK] in them; after each evaluation TensorBoard's text tab shows the model's
-    five best words for each. By default texts of the held-out shards."""
+    """texts with [MASK]; after each evaluation TensorBoard's text tab shows the model's five best
+    words for each mask. By default, texts of the held-out shards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,7 +134,7 @@ class PretrainingOptions(CommandOptions, TrainingOptions, TeacherOptions):
             self.late_share = None
 
     def implied(self) -> dict[str, Any]:
-        return {**super().implied(), "warmup_steps": min(_LONGEST_WARMUP, self.steps // 10)}
+        return {**super().implied(), "warmup_steps": pretraining_warmup_steps(self.steps)}
 
     @property
     def mixed(self) -> dict[str, float]:

@@ -36,12 +36,21 @@ class ProgressBar:
     _description: str
     _task: rich.progress.TaskID
     _shown: bool = True
+    _step: str = ""
     notices: list[str] = field(default_factory=list)
 
     def update(self, completed: int, total: int | None = None, note: str = "") -> None:
         """Sets how much is done, the total once it is known, and a note beside it."""
         description = f"{self._description} {note}".rstrip()
         self._progress.update(self._task, completed=completed, description=description, total=total)
+
+    def step(self, name: str, completed: int, total: int) -> None:
+        """Shows how far a step of the work has come; where no bar is drawn, a line as it begins."""
+        line = f"{self._description}: {name}"
+        if name != self._step and self._progress.disable:
+            self.show(line)
+        self._step = name
+        self._progress.update(self._task, completed=completed, total=total, description=line)
 
     def print(self, line: str) -> None:
         """Prints a line above the bar, if the bar is shown."""
@@ -82,10 +91,12 @@ class RunProgress(Watcher):
     """Shows training runs in a bar and lines.
 
     `one_of_many`, such as "Setting", is for many runs: without losses, and repeated lines once.
+    `shorten` says how to make a run shorter, in a notice if it will take over an hour.
     """
 
-    def __init__(self, bar: ProgressBar, one_of_many: str = "") -> None:
+    def __init__(self, bar: ProgressBar, one_of_many: str = "", shorten: str = "") -> None:
         self.total_steps = 0
+        self._shorten = shorten
         self._bar = bar
         self._what = one_of_many
         self._where = ""
@@ -109,15 +120,26 @@ class RunProgress(Watcher):
     def logged(self, step: int, kind: str, scalars: dict[str, float]) -> None:
         if not self._what:
             self._bar.show(training_line(step, kind, scalars, self.total_steps))
+        if self._shorten and (minutes := scalars.get("minutes_left", 0)) > _LONG:
+            left = self.total_steps - step
+            per_hour = float(f"{left * _LONG / minutes:.1g}")
+            self.notice(
+                f"The remaining {left:,} steps take about {duration(minutes)} on this machine; "
+                f"{per_hour:,.0f} take about an hour. For a shorter run, stop this one and "
+                f"{self._shorten}"
+            )
+            self._shorten = ""
 
 
+_LONG = 60  # minutes
+_TIED = 4  # steps with the best score to list
 _HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")  # TensorBoard shows them
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "learning_rate": lambda value: f"lr {value:.1e}" if value else "lr 0",
     "nonfinite_steps": lambda value: f"{value:.0f} not finite",
     "tokens_per_second": lambda value: f"{value:,.0f} tokens/s",
-    "share_of_peak": lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak",
+    "share_of_peak": lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak FLOP/s",
     "minutes_left": lambda value: f"{duration(value)} left",
 }
 
@@ -126,7 +148,7 @@ def training_line(step: int, kind: str, scalars: dict[str, float], steps: int | 
     """The scalars of a training run in one line; the scores of tasks follow by name.
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
-    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"
+    lr 4.8e-04  12,300 tokens/s  61% of peak FLOP/s  1 h 12 min left"
     """
     rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
     total = "" if steps is None else f"/{steps:,}"
@@ -151,9 +173,26 @@ def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
         lines.append(f"Skipped {result.nonfinite_steps} step(s) with a non-finite loss or gradient")
     if result.step_seconds:
         lines.append(f"A step took {result.step_seconds * 1000:.0f} ms (median)")
-    if result.best_step is not None:
-        lines.append(f"Best model: of step {result.best_step:,}")
     return lines
+
+
+def best_model_line(model: object, result: "TrainingResult | None", *facts: str) -> str:
+    """Where the best model is, and of which step of a run."""
+    if result is not None and result.best_step is not None:
+        facts += (f"step {result.best_step:,}{_tie(result)}",)
+    shown = f" ({', '.join(facts)})" if facts else ""
+    return f"Best model{shown}: {model}"
+
+
+def _tie(result: "TrainingResult") -> str:
+    """The other steps with the best score, and why the best model is not theirs."""
+    steps = [f"{step:,}" for step in result.tied_steps if step != result.best_step]
+    if not steps:
+        return ""
+    *first, last = steps
+    listed = f"steps {', '.join(first)} and {last}" if first else f"step {last}"
+    others = listed if len(steps) <= _TIED else f"{len(steps)} other steps"
+    return f", tied with {others}; {'the latest' if result.best_loss is None else 'lowest loss'}"
 
 
 def scores_line(scores: Mapping[str, float | None]) -> str:

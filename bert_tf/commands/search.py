@@ -6,11 +6,11 @@ r"""Find the best batch size, learning rate and number of epochs of a fine-tunin
 
 Fine-tunes with every combination of 2 batch sizes, 4 learning rates and 3 numbers of epochs, as the
 paper did, and ranks them by their score on the validation examples, the mean over --seeds runs.
-Other values: --batch_size 32 --learning_rate 1e-4 5e-5 --epochs 3. With --trials it proposes
-settings within these ranges from the scores so far, and counts those already tried. best/ is the
+Other values: --batch_size 32 --learning_rate 1e-4 5e-5 --epochs 3. --trials proposes
+settings within these ranges from the scores so far; settings already tried count. best/ is the
 best model of the best setting; search.tsv, search.md and search.png show all. The same command
-continues a stopped search, without repeating finished runs; with more values, seeds or trials it
-extends a finished one. All other options are those of bert-tf finetune.
+continues a stopped search without repeating finished runs; with more values, seeds or trials it
+extends a finished one. All other options are as in bert-tf finetune.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_tf.commands.command import Command
 from bert_tf.commands.data_in_memory import examples_as_files
-from bert_tf.commands.finetuning_options import FinetuningOptions
+from bert_tf.commands.finetuning_options import FinetuningOptions, refuse_bad_rows
 from bert_tf.commands.finetuning_options import SearchOptions as Options
-from bert_tf.commands.function import function
 from bert_tf.commands.progress import (
     RunProgress,
     command_line,
@@ -37,19 +37,6 @@ from bert_tf.training.watcher import Watcher
 if TYPE_CHECKING:
     from bert_tf.commands.finetuning_run import FinetuningResult
     from bert_tf.commands.settings_search import Setting, Trial
-
-COMMON = (
-    "model",
-    "train",
-    "data",
-    "task",
-    "output",
-    "batch_size",
-    "learning_rate",
-    "epochs",
-    "seeds",
-    "trials",
-)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -138,4 +125,13 @@ def show(result: SearchResult, options: Options) -> None:
         console.print(f"Curves and HParams: {command_line('monitor', options.output)}")
 
 
-search = function("search", Options, run)
+COMMAND = Command(
+    name="search",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    prepare=refuse_bad_rows,
+    common="model train data task output batch_size learning_rate epochs seeds trials",
+)
+search = COMMAND.function("search")

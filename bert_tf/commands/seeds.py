@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
@@ -17,7 +17,7 @@ from bert_tf.files.atomic import replace_directory, write_json
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEEDS
 from bert_tf.options import differing, identity
-from bert_tf.training.loop import DivergedError
+from bert_tf.training.loop import LOSS, DivergedError, merit
 from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import hold_run_directory
 
@@ -45,20 +45,31 @@ class Restarts:
             watcher.notice(f"{title}seed {options.seed} diverged: {error}")
             return
         assert result is not None and result.evaluation is not None  # no dry run, and one worker
-        scores = result.evaluation.scores.items()
-        self.best_by, self.evaluations[options.seed] = result.best_by, result.evaluations
+        scores = result.scores.items()
+        self.best_by = result.best_by
+        self.evaluations[options.seed] = result.evaluations
         self.runs[options.seed] = {n: v for n, v in scores if n != "examples" and v is not None}
+
+    def merit(self, scores: Mapping[str, float]) -> tuple[float, float] | None:
+        """Ranks scores of runs, or their means: the best is the largest; None without the score."""
+        name = self.best_by
+        return merit(name, scores[name], scores.get(LOSS)) if name in scores else None
 
     @property
     def best_seed(self) -> int | None:
-        """The seed of the best run, the first in a tie; None if no run has the score."""
-        having = [seed for seed, scores in self.runs.items() if self.best_by in scores]
-        return max(having, key=lambda seed: self.runs[seed][self.best_by], default=None)
+        """The seed of the best run, of equal runs the largest; None if no run has the score."""
+        merits = ((self.merit(scores), seed) for seed, scores in self.runs.items())
+        return max(((x, seed) for x, seed in merits if x is not None), default=(None, None))[1]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Score -> its mean over the runs that have it."""
+        return {name: score["mean"] for name, score in self.summary().items()}
 
     @property
     def score(self) -> float | None:
         """The mean of the score that chooses; None if no run has it."""
-        return self.summary()[self.best_by]["mean"] if self.best_seed is not None else None
+        return self.means.get(self.best_by)
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
@@ -69,7 +80,7 @@ class Restarts:
             summary[name] = {
                 "mean": statistics.fmean(values),
                 "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-                "best": max(values),
+                "best": min(values) if name == LOSS else max(values),
                 "runs": len(values),
                 "scores": scores,
             }

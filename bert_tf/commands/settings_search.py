@@ -34,7 +34,7 @@ from bert_tf.files.atomic import write_json, write_text, write_tsv
 from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import SEARCH, Mark
 from bert_tf.options import differing, identity, joined
-from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.reading import is_dataset_name
 from bert_tf.tasks.reports.pictures import curves, save_png
 from bert_tf.tasks.reports.tables import markdown
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -58,7 +58,6 @@ _DATA = (  # options that name the examples, beside their content
 )
 _SHOWN = {
     "content": "content of the data",
-    "split": "split into training and validation examples",
     "model_content": "content of --model",
     "teacher_content": "content of --teacher",
     "tokenizer": "vocabulary or tokenizer of --model",
@@ -91,9 +90,10 @@ class Trial(Restarts):
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with a score, the best first."""
-    scored = [trial for trial in trials if trial.score is not None]
-    return sorted(scored, key=lambda trial: -(trial.score or 0.0))
+    """The trials with a score, the best first; of equal ones, the later first."""
+    merits = ((trial.merit(trial.means), number) for number, trial in enumerate(trials))
+    ranks = sorted(((x, number) for x, number in merits if x is not None), reverse=True)
+    return [trials[number] for _, number in ranks]
 
 
 def best_by(trials: Sequence[Trial]) -> str:
@@ -112,7 +112,8 @@ def table(trials: Sequence[Trial]) -> list[list[str]]:
     rows = [[*columns, *others]]
     best = ranked(trials)
     for trial in [*best, *(trial for trial in trials if trial not in best)]:
-        setting, summary = trial.setting, trial.summary()
+        setting = trial.setting
+        summary = trial.summary()
         scores = [_shown(scores.get(score)) for scores in trial.runs.values()]
         has_deviation = len(scores) > 1 and score in summary
         rows.append(
@@ -149,7 +150,8 @@ def picture(trials: Sequence[Trial]) -> np.ndarray:
     name = best_by(trials)
     series: dict[str, list[tuple[float, list[float]]]] = {}
     for trial in sorted(ranked(trials), key=lambda trial: trial.setting):
-        setting, values = trial.setting, trial.summary()[name]["scores"].values()
+        setting = trial.setting
+        values = trial.summary()[name]["scores"].values()
         line = series.setdefault(f"batch {setting.batch_size}, epochs {setting.epochs}", [])
         line.append((setting.learning_rate, list(values)))
     return curves(f"best {name} on the validation examples", series, "learning rate", name)
@@ -190,7 +192,9 @@ class _Search:
     """The state of a search, in a file of its folder that is replaced after every run."""
 
     def __init__(self, options: SearchOptions, output: Path) -> None:
-        self.options, self.output, self.task = options, output, options.task_to_train()
+        self.options = options
+        self.output = output
+        self.task = options.task_to_train()
         self.trials: list[Trial] = []
         self.best: str | None = None  # run that best/ is a copy of, relative to `output`
         values = itertools.product(options.batch_size, options.rates, options.epochs)
@@ -210,13 +214,12 @@ class _Search:
             **run_identity(options, self.task, BertTokenizer.from_directory(options.model)),
         }
         del settings["seed"]  # more seeds may be added
-        if not (options.validation or self.task.has(options.source, "validation")):
-            settings["split"] = "undivided texts, contexts and documents"
         return json.loads(json.dumps(settings))  # as it will be read again
 
     def read(self) -> None:
         """Takes up the search of the folder, if there is one."""
-        settings, path = self.identity, self.output / _RECORD
+        settings = self.identity
+        path = self.output / _RECORD
         if not path.exists():
             return
         try:
@@ -228,20 +231,11 @@ class _Search:
                 )
                 setting = Setting(**trial["setting"])
                 self.trials.append(Trial(trial["best_by"], runs, evaluations, setting=setting))
-            stored_settings = {"split": "by example", **stored["options"]}
+            stored_settings = stored["options"]
             self.best = stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
-        # Searches of earlier versions lack some, and have options in place of what they mean.
-        if "tokenizer" not in stored_settings:
-            settings = settings | {
-                name: getattr(self.options, name) for name in ("task", "max_length")
-            }
-        changed = [
-            name
-            for name in differing(stored_settings, settings, self.options.implied())
-            if name in settings and name in stored_settings
-        ]
+        changed = differing(stored_settings, settings, self.options.implied())
         if changed and not self.options.override:
             listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)
             raise InputError(
@@ -262,7 +256,8 @@ class _Search:
 
     def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
         run_class = joined(FinetuningOptions, self.task.kind.options)
-        values = {x.name: getattr(self.options, x.name) for x in fields(run_class)}
+        names = {x.name for x in fields(run_class)} & vars(self.options).keys()
+        values = {name: getattr(self.options, name) for name in names}
         values |= {"output": str(self.output / setting.folder), **asdict(setting)}
         return seed_options(run_class(**values))
 
@@ -295,8 +290,10 @@ class _Search:
         except ImportError as error:
             raise InputError(f"--trials needs Optuna: {pip_install('search')}") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        options, distributions = self.options, optuna.distributions
-        rates, epochs = options.rates, options.epochs
+        options = self.options
+        distributions = optuna.distributions
+        rates = options.rates
+        epochs = options.epochs
         space: dict[str, distributions.BaseDistribution] = {
             "batch_size": distributions.CategoricalDistribution(options.batch_size),
             "learning_rate": distributions.FloatDistribution(min(rates), max(rates), log=True),
@@ -308,8 +305,11 @@ class _Search:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for trial in ranked(self.trials):
             params = asdict(trial.setting)
+            value = trial.merit(trial.means)
             with contextlib.suppress(ValueError):  # it is outside the given values
-                known = optuna.create_trial(params=params, distributions=space, value=trial.score)
+                known = optuna.create_trial(
+                    params=params, distributions=space, value=value and value[0]
+                )
                 study.add_trial(known)
         proposed = study.ask(space).params
         rate = float(f"{proposed['learning_rate']:.3g}")  # as short as its folder's name
@@ -323,7 +323,9 @@ class _Search:
         Trials with different numbers of runs do not compare yet: until each known one has its
         runs, best/ stays, and no model is deleted. The checkpoints of finished runs are.
         """
-        options, output, trials = self.options, self.output, self.trials
+        options = self.options
+        output = self.output
+        trials = self.trials
         complete = not self._lacking()
         best_runs = self._keep_best() if complete else []
         for trial in trials:
@@ -387,7 +389,8 @@ class _Search:
 
 def data_content(options: SearchOptions) -> str:
     """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
-    task, digest = options.task_to_train(), hashlib.sha256()
+    task = options.task_to_train()
+    digest = hashlib.sha256()
     for data, split in ((options.source, "train"), (options.validation, "validation")):
         data = data or (options.source if task.has(options.source, split) else None)
         if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():

@@ -1,7 +1,7 @@
 r"""Make TFRecord shards of pre-training instances from text.
 
-  bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/
-  bert-tf shards --corpus articles.jsonl.zst --tokenizer vocab/ --output shards/ --masking dynamic
+  bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/ --masking dynamic
+  bert-tf shards --corpus articles.jsonl.zst --tokenizer vocab/ --output shards/ --max_seq_length 64
   bert-tf shards --corpus tfds:wikipedia/20230601.en --tokenizer vocab/ --output shards/ \
     --max_seq_length 128 512
 
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bert_tf.commands.command import Command
 from bert_tf.commands.data_in_memory import DocumentOptions, documents_as_file
-from bert_tf.commands.function import function
 from bert_tf.commands.progress import command_line, console, duration, progress
 from bert_tf.commands.result import Result, Table
 from bert_tf.commands.vocab import faults
@@ -40,20 +40,7 @@ from bert_tf.startup import available_cores
 
 if TYPE_CHECKING:
     from bert_tf.pipelines.shards.manifest import Manifest
-    from bert_tf.pipelines.shards.writing import Estimate, Runner
-
-COMMON = (
-    "corpus",
-    "tokenizer",
-    "output",
-    "max_seq_length",
-    "corpus_format",
-    "masking",
-    "dupe_factor",
-    "held_out_share",
-    "workers",
-    "overwrite",
-)
+    from bert_tf.pipelines.shards.run import Estimate, Runner
 
 
 @dataclass(kw_only=True)
@@ -81,14 +68,14 @@ class Options(DocumentOptions, PretrainingDataOptions):
     dask: str | None = None
     """address of a dask.distributed scheduler, tcp://HOST:PORT, whose workers make the shards."""
     units: str | None = None
-    """make only a share of the units of work, such as 3/16: the third of sixteen independent jobs,
-    in any order. --finish then completes the folder."""
+    """do one job's share of the work, such as 3/16 for the third of sixteen independent jobs, in
+    any order; --finish then completes the folder."""
     finish: bool = False
-    """check the files of all units that jobs with --units made, and write the manifest."""
+    """complete the folder after all jobs with --units: check their files and write the manifest."""
     dry_run: bool = False
     """estimate the time and the size of the shards from some of the text; write nothing."""
     retries: int = option(2, at_least=0, at_most=100)
-    """number of times that --workers or --dask try a failed unit again."""
+    """number of times to retry a failed unit of work, with --workers or --dask."""
     runner: Literal["local", "beam"] = "local"
     """local, or beam for Apache Beam."""
     beam_options: str | None = None
@@ -155,9 +142,12 @@ class ShardsResult(Result):
                 f"{folder}"
             )
         if options.held_out_share and not self.manifests[0].instances("held_out"):
+            has_lines = options.corpus_format == "sentences"
+            cure = "put blank lines between chapters, or " if has_lines else ""
             lines.append(
                 "Nothing was held out for evaluation, because the corpus has fewer than four "
-                "documents that begin differently: put blank lines between chapters, or add files"
+                f"documents that begin differently: {cure}add files. Until then, pretrain writes "
+                "last/ and no best/"
             )
         return lines
 
@@ -183,8 +173,10 @@ _NEARLY_ALL = 0.9
 
 def lost_text(manifest: "Manifest") -> Iterator[str]:
     """The text that is lost to [UNK] or truncation, and one-sided labels, with what helps."""
-    options, counted = manifest.data_options, manifest.statistics["train"]
-    length, dropped = options.max_seq_length, counted["dropped_token_share"]
+    options = manifest.data_options
+    counted = manifest.statistics["train"]
+    length = options.max_seq_length
+    dropped = counted["dropped_token_share"]
     if manifest.unknown_tokens:
         yield manifest.unknown_tokens
     cures = "--instances full_sentences"
@@ -198,7 +190,10 @@ def lost_text(manifest: "Manifest") -> Iterator[str]:
             f"--max_seq_length {length}: give {cures}"
         )
     elif dropped:
-        yield f"Dropped by truncation to {length} tokens: {dropped:.1%} of the text"
+        yield (
+            f"{dropped:.1%} of the tokens are in no instance: what is longer than {length} tokens "
+            f"is cut, as in the original. To keep them, give {cures}"
+        )
     if (random_next := counted.get("is_random_next", 0.0)) > _NEARLY_ALL:
         yield (
             f"Warning: {random_next:.0%} of the next sentences are random, because nearly all "
@@ -228,21 +223,26 @@ def run(options: Options) -> ShardsResult:
         documents_as_file(options, JOURNAL) as options,
         progress("making instances", total=1, shown=options.shown) as bar,
     ):
-        from bert_tf.pipelines.shards import writing
+        from bert_tf.pipelines.shards.run import (
+            ShardsProgress,
+            UnitShare,
+            estimate_shards,
+            write_shards,
+        )
         from bert_tf.tokenization import BertTokenizer
 
         tokenizer = BertTokenizer.from_directory(options.tokenizer)
         if options.dry_run:
-            estimate = writing.estimate_shards(
+            estimate = estimate_shards(
                 options.corpus, tokenizer, options.by_length, threads=_threads(options)
             )
             return ShardsResult(folders=folders, estimate=estimate, notices=bar.notices)
 
-        def show(done: writing.ShardsProgress) -> None:
+        def show(done: ShardsProgress) -> None:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
 
-        share = None if options.units is None else writing.UnitShare.parse(options.units)
-        manifests = writing.write_shards(
+        share = None if options.units is None else UnitShare.parse(options.units)
+        manifests = write_shards(
             options.corpus,
             options.output,
             tokenizer,
@@ -292,10 +292,20 @@ def show(result: ShardsResult, options: Options) -> None:
         shards, *longer = result.folders
         more = ["--long_shards", longer[0]] if len(longer) == 1 else []
         following = command_line(
-            "pretrain", "--shards", shards, *more, "--size", "small", "--output", "runs/pretrained"
+            *("pretrain", "--shards", shards, *more, "--size", "small", "--steps", 10_000),
+            *("--output", "runs/pretrained"),
         )
         console.print(f"Inspect them: {command_line('inspect', '--shards', shards)}")
         console.print(f"Next: {following}")
 
 
-make_shards = function("make_shards", Options, run)
+COMMAND = Command(
+    name="shards",
+    help=__doc__,
+    options=Options,
+    run=run,
+    show=show,
+    common="corpus tokenizer output max_seq_length corpus_format masking dupe_factor "
+    "held_out_share workers overwrite",
+)
+make_shards = COMMAND.function("make_shards")

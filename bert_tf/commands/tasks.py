@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import console
 from bert_tf.commands.result import Result
 from bert_tf.commands.result import Table as ResultTable
@@ -27,7 +27,6 @@ from bert_tf.options import option
 from bert_tf.startup import import_tensorflow
 from bert_tf.tasks.task import KindName, Task
 
-needs_tensorflow = False  # but for a task of one's own
 _DEFAULTS = ("max_length", "epochs", "batch_size", "learning_rate")
 
 
@@ -106,14 +105,18 @@ def describe(task: Task) -> list[list[str]]:
     """One task in full: a name and a value in each row."""
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
-    scores, stem = ", ".join(_scores(task)), Path(task.name).stem
-    command, options = "evaluate", f"--data text.txt --output runs/{stem}"
+    scores = ", ".join(_scores(task))
+    stem = Path(task.name).stem
+    command = "evaluate"
+    options = f"--data text.txt --output runs/{stem}"
     if task.kind.is_trained:
         data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
-        command, options = "finetune", f"{data} --output runs/{stem}"
+        command = "finetune"
+        options = f"{data} --output runs/{stem}"
         scores += "; the first chooses the best model"
     elif not scores:
-        command, options = "export", f"--name {stem}"
+        command = "export"
+        options = f"--name {stem}"
     rows = {
         "task": task.name,
         "kind": task.kind_line,
@@ -131,7 +134,7 @@ def describe(task: Task) -> list[list[str]]:
 
 
 def _defaults(task: Task) -> dict[str, str]:
-    """Option -> the task's value; those of fine-tuning only if there is one."""
+    """Option -> the task's value; only --max_length for a task that is not trained."""
     names = _DEFAULTS if task.kind.is_trained else _DEFAULTS[:1]
     return {name: f"{getattr(task, name):g}" for name in names}
 
@@ -146,4 +149,8 @@ def _by_name(scores: Mapping[str, float]) -> str:
     return ", ".join(f"{score:.1f} ({name})" for name, score in scores.items())
 
 
-list_tasks = function("list_tasks", Options, run)
+# TensorFlow is imported for a task of one's own alone.
+COMMAND = Command(
+    name="tasks", help=__doc__, options=Options, run=run, show=show, needs_tensorflow=False
+)
+list_tasks = COMMAND.function("list_tasks")

@@ -28,7 +28,8 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
     for _, labels, weights in batches:
         name = next(iter(labels))  # of words, whatever predicts them
         counts.update(labels[name].numpy()[weights[name].numpy() > 0].tolist())
-    numbers, total = np.array(list(counts.values())), counts.total()
+    numbers = np.array(list(counts.values()))
+    total = counts.total()
     seen_once = int((numbers == 1).sum())
     if seen_once == total:  # no words, or too few to say anything
         return 0.0
@@ -57,7 +58,8 @@ def plateau_notice(model_directory: str | Path) -> str | None:
             return None
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    loss, frequencies = max(losses_per_word(metrics).values()), metrics["word_frequency_loss"]
+    loss = max(losses_per_word(metrics).values())
+    frequencies = metrics["word_frequency_loss"]
     is_worse = loss > frequencies / _PLATEAU
     claim = "predicts words worse than" if is_worse else "has learned little beyond"
     return (

@@ -103,6 +103,18 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Adds `path` to an error that names no file, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        # An error without a number would lose its text to a name.
+        if error.errno and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replace_file(path: StrPath) -> Iterator[Path]:
     """Yields a temporary path, which becomes `path` after the block; removed if it raises."""
     path = Path(path)
@@ -110,10 +122,11 @@ def replace_file(path: StrPath) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
+        with _named(path):
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -152,7 +165,7 @@ def replace_directory(path: StrPath) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` as in `replace_file`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(path) as temporary:
+    with temporary_folder(path) as temporary, _named(path):
         yield temporary
         for file in files_below(temporary):
             sync(file)

@@ -34,7 +34,8 @@ class Lease:
     """The right to write a folder; taken and released once."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder, self._number = folder, 0
+        self._folder = folder
+        self._number = 0
         self._writer = {"id": uuid.uuid4().hex, "place": _place(), "process": os.getpid()}
         self._beats = 0
         self._released = threading.Event()

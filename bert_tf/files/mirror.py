@@ -18,6 +18,7 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import MARK, StrPath
 from bert_tf.files.cluster import is_chief_of_cluster
 from bert_tf.files.lease import Lease, LostLeaseError
+from bert_tf.files.lock import locked
 from bert_tf.files.storage import (
     Folder,
     State,
@@ -27,6 +28,8 @@ from bert_tf.files.storage import (
     state_of,
 )
 
+_COPIES = "bert-tf-"  # begins the names of folders in TMPDIR, each of one process
+_UPLOADED = ".bert-tf-copy"  # file beside a copy that may be removed: its URL has all of it
 _MARKS = ("config.json", "models.config", "saved_model.pb")
 _log = logging.getLogger(__name__)
 _mirrors: list["Mirror"] = []  # of this process
@@ -39,9 +42,14 @@ class Mirror:
         self.url, self.path = url, path
         self.remote = Folder(url)
         self.lease: Lease | None = None
-        self.lacks_files = False  # whether the last upload failed
+        self._mark = path.with_name(_UPLOADED)
         self._uploaded: dict[str, State] = {}
         self._may_remove = True
+
+    @property
+    def lacks_files(self) -> bool:
+        """Whether the last upload failed."""
+        return not self._mark.exists()
 
     def pull(self, *, top_alone: bool) -> None:
         """Downloads the folder; with `top_alone`, makes empty folders of those within it."""
@@ -56,7 +64,7 @@ class Mirror:
 
     def push(self) -> None:
         """Uploads changed files, and removes the objects of deleted ones."""
-        self.lacks_files = True
+        self._mark.unlink(missing_ok=True)
         if self.lease is not None:
             self.lease.check()
         states = self._states()
@@ -71,7 +79,7 @@ class Mirror:
             self._may_remove = False
             _log.warning("what is no longer needed stays there: %s", error)
         self._uploaded = states
-        self.lacks_files = False
+        self._mark.touch()
 
     def _states(self) -> dict[str, State]:
         """The files by name, without temporary and other hidden ones."""
@@ -101,7 +109,8 @@ def mirrored(
 
     The copy begins as the folder there. `check_output_folder` finds it by the URL, and `push`
     uploads it, as does the end of the block, unless it raises. The copy is deleted once all of it
-    is uploaded. Raises InputError if another process writes to the URL.
+    is uploaded; the next process deletes the copy of a killed one. Raises InputError if another
+    process writes to the URL.
     """
     if not is_remote(output) or local_path(os.fspath(output)) is not None:
         yield
@@ -109,8 +118,8 @@ def mirrored(
     url = os.fspath(output).rstrip("/")
     check_output_url(url)
     check_apart(url, inputs)
-    mirror = Mirror(url, Path(tempfile.mkdtemp(prefix="bert-tf-")).resolve())
-    try:
+    with _copy(url) as path:
+        mirror = Mirror(url, path)
         with _writing(mirror):
             mirror.pull(top_alone=top_alone)
             try:
@@ -126,9 +135,25 @@ def mirrored(
                     f"{url}: not everything could be uploaded ({error}): all files are in "
                     f"{mirror.path}: copy them to the URL, or give --output {mirror.path}"
                 ) from error
-    finally:
-        if not mirror.lacks_files:
-            shutil.rmtree(mirror.path)
+
+
+@contextmanager
+def _copy(url: str) -> Iterator[Path]:
+    """An empty folder for the copy of a URL; removes the folders of processes that were killed."""
+    for mark in Path(tempfile.gettempdir()).glob(f"{_COPIES}*/{_UPLOADED}"):
+        with contextlib.suppress(PermissionError), locked(mark.parent) as is_mine:
+            if is_mine and mark.exists():
+                shutil.rmtree(mark.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_COPIES)).resolve()
+    with locked(folder):
+        (folder / _UPLOADED).touch()
+        path = folder / url.rpartition("/")[2]
+        path.mkdir()
+        try:
+            yield path
+        finally:
+            if (folder / _UPLOADED).exists():
+                shutil.rmtree(folder)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def read_small_file(path: Path) -> bytes:
     status = path.stat()
     is_special = not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
     if is_special or status.st_size > _MOST_BYTES:
-        raise OSError(errno.EINVAL, f"no regular file of at most {_MOST_BYTES // 1000**2} MB")
+        raise OSError(errno.EINVAL, f"not a regular file of at most {_MOST_BYTES // 1000**2} MB")
     return path.read_bytes()
 
 

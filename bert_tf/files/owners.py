@@ -7,9 +7,8 @@ is written, and what is there without an entry is another's: it is refused by na
 
 import contextlib
 import json
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,6 @@ from bert_tf.files.atomic import (
     remove_empty_folders,
     write_json,
 )
-from bert_tf.files.outputs import is_one_of
-
-# Files of models in outputs of earlier versions, which have no marks.
-_MODELS = ("*.json", "*.safetensors", "*.tsv", "*.conll", "*.png", "report.md", "conlleval.txt")
-_OLD_FILES = (
-    *(f"{folder}/{name}" for folder in ("best", "last") for name in (*_MODELS, "vocab.txt")),
-    "best/1_Pooling/config.json",
-    "last/1_Pooling/config.json",
-    "checkpoints/step-*.safetensors",
-    "data/train.jsonl",
-    "data/validation.jsonl",
-    "search.json",
-    "seeds.json",
-    "config.yaml",
-)
 
 
 @dataclass(frozen=True)
@@ -46,50 +30,15 @@ class Layout:
 
     title: str
     parts: tuple[str, ...]  # files and folders that it has; with a slash, those it owns as a whole
-    is_old: Callable[[Path], bool]  # whether an earlier version made a folder of this kind
-
-
-def _first_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
-    return lines[0] if lines else ""
-
-
-def _is_old_run(folder: Path) -> bool:
-    path = folder / "config.yaml"
-    written = r"(?m)^steps_per_execution: "
-    return path.is_file() and bool(re.search(written, path.read_text(errors="replace")))
 
 
 SEARCH = Layout(
-    "a search",
-    ("best", "logs/", "search.json", "search.md", "search.png", "search.tsv"),
-    lambda folder: (folder / "search.json").is_file(),
+    "a search", ("best", "logs/", "search.json", "search.md", "search.png", "search.tsv")
 )
-SEEDS = Layout(
-    "runs of several seeds",
-    ("best", "seeds.json"),
-    lambda folder: (folder / "seeds.json").is_file(),
-)
-RUN = Layout(
-    "a run of one seed", ("best", "last", "checkpoints/", "logs/", "config.yaml"), _is_old_run
-)
-EVALUATION = Layout(
-    "an evaluation",
-    ("metrics.json", "report.md"),
-    lambda folder: _first_line(folder / "report.md") == "# Evaluation",
-)
-CHECK = Layout(
-    "a check of data",
-    ("cleaned", "report.md"),
-    lambda folder: _first_line(folder / "report.md") == "# Check of the data",
-)
-INDEX = Layout(
-    "an index",
-    ("index.json", "texts.jsonl", "vectors.npy"),
-    lambda folder: (folder / "index.json").is_file() and (folder / "vectors.npy").is_file(),
-)
-# The first that fits counts: a search has a config.yaml, too.
-_LAYOUTS = (SEARCH, SEEDS, RUN, EVALUATION, CHECK, INDEX)
+SEEDS = Layout("runs of several seeds", ("best", "seeds.json"))
+RUN = Layout("a run of one seed", ("best", "last", "checkpoints/", "logs/", "config.yaml"))
+EVALUATION = Layout("an evaluation", ("metrics.json", "report.md"))
+CHECK = Layout("a check of data", ("report.md",))
 
 
 @dataclass
@@ -100,7 +49,6 @@ class Mark:
     kind: str
     files: set[str] = field(default_factory=set)  # names, with a slash for whole folders
     settings: dict[str, Any] | None = None  # None if they are not known
-    is_old: bool = False  # of an earlier version, which did not list its files
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
@@ -110,12 +58,9 @@ class Mark:
         path = folder / MARK
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                folder, stored["kind"], set(stored["files"]), stored["settings"], stored["is_old"]
-            )
+            return cls(folder, stored["kind"], set(stored["files"]), stored["settings"])
         except FileNotFoundError:
-            old = next((layout for layout in _LAYOUTS if layout.is_old(folder)), None)
-            return None if old is None else cls(folder, old.title, is_old=True)
+            return None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path} cannot be read ({error}): restore it, or give another --output"
@@ -141,23 +86,19 @@ class Mark:
         return mark
 
     def write(self) -> None:
-        values = {"kind": self.kind, "settings": self.settings, "is_old": self.is_old}
+        values = {"kind": self.kind, "settings": self.settings}
         write_json(self.folder / MARK, {**values, "files": sorted(self.files)})
 
     def owns(self, path: Path) -> bool:
         name = path.relative_to(self.folder)
         above = (f"{parent.as_posix()}/" for parent in name.parents)
-        return (
-            name.as_posix() in self.files
-            or not self.files.isdisjoint(above)
-            or (self.is_old and is_one_of(name, _OLD_FILES))
-        )
+        return name.as_posix() in self.files or not self.files.isdisjoint(above)
 
     def claim(self, path: Path) -> None:
         """Enters a file that is about to be written; InputError if another's is there."""
         with self._lock:
             if not self.owns(path):
-                if path.exists() and not self.is_old:
+                if path.exists():
                     raise _another(path)
                 self._enter([path])
 

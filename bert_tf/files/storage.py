@@ -83,7 +83,8 @@ def remote_errors(path: str) -> Iterator[None]:
             raise
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path}: no such bucket or key: check the name") from error
-        name, line = type(error).__name__, textwrap.shorten(str(error), 300, placeholder=" ...")
+        name = type(error).__name__
+        line = textwrap.shorten(str(error), 300, placeholder=" ...")
         is_refused = getattr(error, "code", None) in (401, 403)  # Google's HttpError
         if is_refused or isinstance(error, PermissionError):
             raise InputError(
@@ -129,7 +130,8 @@ def find_objects(url: str) -> dict[str, State]:
     Objects that are hidden below it, and the empty ones that stand for folders, are left out.
     """
     with _store(url) as (files, key):
-        objects, above = files.find(key, detail=True), key
+        objects = files.find(key, detail=True)
+        above = key
         if not objects:  # a key may hold the characters of a pattern
             objects = files.glob(key, detail=True)
             above = re.split(r"[*?[]", key)[0].rpartition("/")[0]
@@ -158,7 +160,7 @@ def check_apart(url: str, inputs: Iterable[str | None]) -> None:
 
 
 def refuse_overlap(output: StrPath, path: PurePath, source: StrPath, read: PurePath) -> None:
-    """Raises InputError if the output's path is, holds or lies in that of an input."""
+    """Raises InputError if the output's path is, holds or lies in an input's path."""
     if path.is_relative_to(read) or read.is_relative_to(path):
         relation = "is" if path == read else "holds" if read.is_relative_to(path) else "lies in"
         raise InputError(f"--output {output} {relation} the input {source}: name a separate output")

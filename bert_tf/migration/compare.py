@@ -149,7 +149,8 @@ def _inputs(arrays: _Arrays, file: Path) -> _Arrays:
 
 def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) -> list[str]:
     """The texts whose ids differ from the file's, each in a sentence."""
-    ids, mask = inputs["token_ids"], inputs["padding_mask"]
+    ids = inputs["token_ids"]
+    mask = inputs["padding_mask"]
     shapes = [(len(ids),), (len(ids), 2)]
     if texts.dtype.kind not in "SU" or texts.shape not in shapes or ids.ndim != 2:
         raise InputError(
@@ -168,7 +169,8 @@ def _other_ids(texts: np.ndarray, inputs: _Arrays, directory: Path, file: Path) 
     sentences = []
     for row, text in enumerate(texts.tolist()):
         # Either side may be padded: only real tokens are compared.
-        here, there = ours[row][ours[row] != tokenizer.pad_token_id], ids[row][mask[row] > 0]
+        here = ours[row][ours[row] != tokenizer.pad_token_id]
+        there = ids[row][mask[row] > 0]
         if not np.array_equal(here, there):
             sentences.append(f"{text!r} is {shown(here)} here, {shown(there)} there")
     return sentences
@@ -208,6 +210,7 @@ def _difference(
         )
     mask = inputs["padding_mask"] > 0
     if theirs.shape[: mask.ndim] == mask.shape:  # one for each token
-        ours, theirs = ours[mask], theirs[mask]
+        ours = ours[mask]
+        theirs = theirs[mask]
     largest = float(np.max(np.abs(ours - theirs), initial=0.0))
     return Difference(name, largest, float(np.max(np.abs(theirs), initial=0.0)))

@@ -29,11 +29,13 @@ _ORIGINAL = (
 )
 # First part of an import -> library.
 _ROOTS = {
-    **{library: library for library in LIBRARIES if library not in ("original", "*")},
+    **{library: library for library in LIBRARIES if library not in ("original", "onnx", "*")},
     "pytorch_transformers": "transformers",
     "keras_nlp": "keras_hub",
     "tensorflow_models": "official",
     "bert4keras": "keras_bert",
+    **dict.fromkeys(("clip_client", "clip_server"), "bert_serving"),
+    **dict.fromkeys(("keras2onnx", "tf2onnx"), "onnx"),
     **dict.fromkeys(("bert", *_ORIGINAL), "original"),
 }
 _SCRIPTS = {row.symbol.removesuffix(".py") for row in table()["original", "script"]}
@@ -64,7 +66,7 @@ _SIMPLE = (
 _SAVES = re.compile(r"(?!.*token).*(?:model|classifier|bert|encoder|net)", re.IGNORECASE)
 _LABELS = re.compile(r"label|ignore|target|tag", re.IGNORECASE)
 # What TensorFlow and Keras lost says something of BERT only beside a library of it.
-_TENSORFLOW_LIBRARIES = {"tensorflow", "keras", "tensorflow_addons"}
+_TENSORFLOW_LIBRARIES = {"tensorflow", "keras", "tensorflow_addons", "onnx"}
 # Endings of files that Keras 3 takes, by the method or class that is given the path.
 _MODEL_FILES = (".keras", ".h5", ".hdf5")
 _FILES = {
@@ -294,7 +296,8 @@ class _File:
                 if id(node) not in called and owner not in ("self", "cls"):
                     add("attribute", f"{owner}.{node.attr}", node, node.attr)
             elif isinstance(node, ast.Subscript):
-                owner, index = self.values.owner(node.value), ast.unparse(node.slice)
+                owner = self.values.owner(node.value)
+                index = ast.unparse(node.slice)
                 if isinstance(key := getattr(node.slice, "value", None), str):
                     add("key", f"{owner}.{key}", node, f"[{index}]")
                 elif not isinstance(node.slice, ast.Slice) or node.slice.lower:
@@ -303,6 +306,12 @@ class _File:
                 what = self.values.what(node.value)
                 for i in range(len(node.targets[0].elts)):
                     add("position", f"{what}.{i}", node, f"[{i}]")
+            elif isinstance(node, ast.ClassDef):
+                bases = [self.values.called(base) for base in node.bases if self.values.path(base)]
+                for method in node.body:
+                    if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                        for base in bases:
+                            add("override", f"{base}.{method.name}", method)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if id(node) not in documentation and len(node.value) < 500:
                     name = node.value
@@ -313,7 +322,8 @@ class _File:
 
     def _call(self, node: ast.Call, libraries: set[str], add: Any) -> None:
         values = self.values
-        called, name = values.called(node.func), last_name(node.func)
+        called = values.called(node.func)
+        name = last_name(node.func)
         if not values.path(node.func):
             if isinstance(node.func, ast.Attribute):
                 add("method", f"{values.owner(node.func.value)}.{name}", node, f".{name}")
@@ -322,6 +332,8 @@ class _File:
                 if len(node.args) > 1 or isinstance((*node.args, None)[0], ast.List | ast.Tuple):
                     add("call", f"{called}(inputs by position)", node, "inputs by position")
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        if name == "Input" and node.args:
+            keywords["shape"] = node.args[0]
         for keyword, value in keywords.items():
             if keyword:
                 argument = f"{keyword}={value.value if isinstance(value, ast.Constant) else ''!s}"
@@ -363,13 +375,17 @@ class _File:
                     self._add("*", "text", word[0], row, location)
             if (script := _SCRIPT.search(command)) is None:
                 continue
-            library, form, name = "original", "script", f"{script[1]}.py"
+            library = "original"
+            form = "script"
+            name = f"{script[1]}.py"
             if not script[1]:
-                library, form = "official", "name"
+                library = "official"
+                form = "name"
                 name = re.split(r"[./]", script[2] or script[3])[-1]
             self._add(library, form, name, find(library, form, name), self._at(first))
             for match in _FLAG.finditer(command, script.end()):
-                flag, row = match[1], _first((library, *_FLAG_LIBRARIES), "flag", match[1])
+                flag = match[1]
+                row = _first((library, *_FLAG_LIBRARIES), "flag", match[1])
                 location = self._at(first + command.count("\n", 0, match.start()))
                 self._add(row.library if row else library, "flag", f"--{flag}", row, location)
 

@@ -124,7 +124,8 @@ def _languages(code: str, location: str) -> Iterator[Source]:
         return
     if re.match(r"%%(?!time|capture|prun|heat)", first):
         return  # HTML, another language
-    python, shell = [], []
+    python = []
+    shell = []
     is_continued = False
     for line in code.split("\n"):
         match = None if is_continued else _SHELL.match(line)

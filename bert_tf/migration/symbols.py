@@ -5,8 +5,9 @@ there is no equivalent. Libraries and symbols may be several, with a "|" between
 symbol that fits counts. A form is what a symbol is in the code: name (of a module, imported),
 method, attribute, key or position (of a value: its class, as values.py describes it, or its name in
 small letters; then a point and the name or number), argument (name=value, perhaps with "class("
-before it), text (a string constant), number, call (of a value, or one that lacks something), script
-(a file that is run), flag (of a script) or setting (key in a YAML file).
+before it), text (a string constant), number, call (of a value, or one that lacks something),
+override (a method of a subclass, after its base and a point), script (a file that is run), flag (of
+a script) or setting (key in a YAML file).
 """
 
 import csv
@@ -29,6 +30,11 @@ LIBRARIES = {
     "tensorflow": "TensorFlow 1",
     "original": "the original's code",
     "keras_bert": "keras-bert, bert4keras",
+    "ktrain": "ktrain",
+    "sentence_transformers": "sentence-transformers",
+    "simpletransformers": "Simple Transformers",
+    "bert_serving": "clip-as-service",
+    "onnx": "ONNX converters",
     "*": "the environment",
 }
 _TABLE = Path(__file__).with_name("symbols.tsv")

@@ -137,9 +137,11 @@ class Values:
         if self.path(node.func):
             name = self.called(node.func).split(".")[0]
             return name + PREPROCESSOR if self.is_preprocessor(node) else name
-        callee, is_method = self.what(node.func), False
+        callee = self.what(node.func)
+        is_method = False
         if not callee and isinstance(node.func, ast.Attribute) and node.func.attr in _CALLS:
-            callee, is_method = self.what(node.func.value), True
+            callee = self.what(node.func.value)
+            is_method = True
         if callee and not callee.endswith("()"):
             has_labels = any(keyword.arg in _LABELS for keyword in node.keywords)
             return f"{callee}{'WithLabels' if has_labels else ''}()"

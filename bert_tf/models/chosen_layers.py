@@ -9,7 +9,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-# The rows of table 7, but layers of a sum count the same.
+# The rows of table 7; sums are unweighted, where the paper's are weighted.
 CHOICES = (
     "embeddings",
     "last",

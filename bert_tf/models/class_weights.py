@@ -9,6 +9,9 @@ import keras
 import numpy as np
 
 from bert_tf.errors import InputError
+from bert_tf.tasks.balance import class_weights
+
+BALANCED = "balanced"
 
 
 def class_of(
@@ -82,6 +85,11 @@ def weights_by_class(
     """Weights of the labels, float32 [C], by name or number; 1 for those without, as in Keras."""
     if not labels:
         raise InputError("class_weight is for models with labels: leave it out")
+    if class_weight == BALANCED:
+        raise InputError(
+            'class_weight="balanced" counts the labels of texts that have one each: give them as '
+            f"a list or an array, or give weights as a dict, such as {{{labels[0]!r}: 2.0}}"
+        )
     if not isinstance(class_weight, Mapping):
         raise InputError(
             f"class_weight is {class_weight!r:.40}: give a dict, such as {{{labels[0]!r}: 2.0}}"
@@ -113,12 +121,18 @@ def check_weights(sample_weight: Any) -> None:
                 checked_weight(weights[index].item(), f"sample_weight {index}")
 
 
-def weights_of_labels(y: Any, sample_weight: Any, weights: Sequence[float], kind: str) -> Any:
-    """Weights of an array of labels, int [...] or one-hot [B, C], times those of the examples."""
+def weights_of_labels(
+    y: Any, sample_weight: Any, weights: Sequence[float] | None, kind: str
+) -> Any:
+    """Weights of an array of labels, int [...] or one-hot [B, C], times the examples' weights.
+
+    `weights` are the classes' [C]; None for weights that balance the classes.
+    """
     ids = np.asarray(y)
     if kind == "classes" and ids.ndim > 1:
         ids = ids[:, 0] if ids.shape[1] == 1 else ids.argmax(-1)
-    label_weights = np.asarray(weights, "float32")[ids.astype("int32")]
+    ids = np.where(ids == -100, 0, ids).astype("int32")  # no label: the loss gives it no weight
+    label_weights = class_weights(ids) if weights is None else np.asarray(weights, "float32")[ids]
     if sample_weight is None:
         return label_weights
     example_weights = np.asarray(sample_weight, "float32")

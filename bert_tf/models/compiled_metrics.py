@@ -4,9 +4,10 @@ The scores of tasks are in `bert_tf.tasks.scoring.metrics`.
 
 An output has a kind, which says how metrics read it:
     "classes": labels int [...], logits [..., C].
-    "words": the same, for tokens; those of weight 0 are padding and never count.
+    "words": the same, for tokens; tokens of weight 0 are padding and never count.
     "labels": labels 0 or 1 [B, C], a logit for each.
     "spans": starts and ends, int [B, 2], logits [B, T, 2].
+    "numbers": numbers [B], as columns [B, 1] to metrics without an axis.
 """
 
 import functools
@@ -15,7 +16,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bert_tf.networks.losses import LabelAccuracy
+from bert_tf.networks.losses import LabelAccuracy, labelled
 
 
 def adapt_metrics(model: Any, metrics: Any, weighted: Any) -> tuple[Any, Any]:
@@ -38,13 +39,14 @@ def adapt_metrics(model: Any, metrics: Any, weighted: Any) -> tuple[Any, Any]:
 
 
 def _of_output(kind: str, metrics: Any, weighted: Any) -> tuple[Any, Any]:
-    """Those of an output; metrics of words are weighted ones to Keras, to leave padding out."""
+    """An output's metrics; metrics of words are weighted ones to Keras, to leave padding out."""
 
     def adapted(metrics: Any, is_weighted: bool) -> list[Any]:
         flat = [metric for metric in keras.tree.flatten(metrics) if metric is not None]
         return [adapt(metric, kind, is_weighted=is_weighted) for metric in flat]
 
-    plain, extra = adapted(metrics, False), adapted(weighted, True)
+    plain = adapted(metrics, False)
+    extra = adapted(weighted, True)
     if kind != "words":
         return plain or None, extra or None
     for metric in extra:
@@ -56,12 +58,12 @@ def _of_output(kind: str, metrics: Any, weighted: Any) -> tuple[Any, Any]:
 def adapt(metric: Any, kind: str, *, is_weighted: bool) -> Any:
     """A metric, from one of Keras, a name or a function, for outputs of a kind.
 
-    "accuracy" is that of the task. Keras' own metrics get probabilities, and one-hot labels unless
-    they are sparse ones. Those of true and false positives, such as `AUC`, are of label number 1
-    where there are two. Others get labels and logits.
+    "accuracy" is the task's. Keras' own metrics get probabilities, and one-hot labels unless they
+    are sparse ones. Metrics of true and false positives, such as `AUC`, count label number 1 where
+    there are two. Others get labels and logits.
     """
     name = metric if isinstance(metric, str) else ""
-    if name.lower() in ("accuracy", "acc"):
+    if name.lower() in ("accuracy", "acc") and kind != "numbers":
         accuracy = LabelAccuracy if kind == "labels" else keras.metrics.SparseCategoricalAccuracy
         metric = accuracy(name=name)
     else:
@@ -74,12 +76,19 @@ def adapt(metric: Any, kind: str, *, is_weighted: bool) -> Any:
     update = functools.partial(type(metric).update_state, metric)
 
     def update_state(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.cast(y_pred, "float32")
+        y_true = ops.convert_to_tensor(y_true)
+        y_pred = ops.cast(y_pred, "float32")
+        if kind == "words":
+            y_true, sample_weight = labelled(y_true, y_pred, sample_weight)
+            if not is_weighted:
+                sample_weight = ops.not_equal(sample_weight, 0)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, "float32")
-            if kind == "words" and not is_weighted:
-                sample_weight = ops.cast(ops.not_equal(sample_weight, 0), "float32")
-        if not is_users:
+        if not is_users and kind == "numbers":
+            if metric.get_config().get("axis") is None:  # else of all examples, on either axis
+                y_true = ops.reshape(y_true, (-1, 1))
+                y_pred = ops.reshape(y_pred, (-1, 1))
+        elif not is_users:
             if kind in ("words", "spans"):
                 y_true, y_pred, sample_weight = _in_one_row(kind, y_true, y_pred, sample_weight)
             y_true, y_pred = _compared(metric, kind, y_true, y_pred)
@@ -106,7 +115,8 @@ def _compared(metric: Any, kind: str, y_true: Any, y_pred: Any) -> tuple[Any, An
     takes_logits = getattr(metric, "from_logits", getattr(metric, "_from_logits", False))
     if kind == "labels":
         return y_true, y_pred if takes_logits else ops.sigmoid(y_pred)
-    logits, count = y_pred, ops.shape(y_pred)[-1]
+    logits = y_pred
+    count = ops.shape(logits)[-1]
     y_pred = logits if takes_logits else ops.softmax(logits)
     is_one_hot = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] != 1
     if len(y_true.shape) == len(y_pred.shape) and not is_one_hot:  # a column

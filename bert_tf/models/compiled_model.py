@@ -1,4 +1,4 @@
-"""Loss, metrics and optimizer that Keras trains a model with, by default those of its task."""
+"""Loss, metrics and optimizer that Keras trains a model with, by default its task's."""
 
 import contextlib
 from typing import Any, ClassVar
@@ -8,13 +8,13 @@ import keras
 from bert_tf.errors import InputError
 from bert_tf.models.compiled_metrics import adapt_metrics
 from bert_tf.networks.layer_state import state_of
-from bert_tf.networks.losses import of_logits
+from bert_tf.networks.losses import adapted, logits_loss
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.warmup import warmup_steps
 
 AUTO = "auto"
 _BATCH_SIZE = 32
-_WARMUP_SHARE = 0.1
 _SET_THE_RATE = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
@@ -59,21 +59,24 @@ class CompiledModel(keras.Model):
         An "auto" optimizer is the recipe of `bert-tf finetune`, set up by each `fit`. "auto"
         metrics are the task's `accuracy`, if it has one, the loss is the task's, too, and no others
         are given; `metrics=None` has none. Weights of examples and classes count in the loss and in
-        `weighted_metrics` alone; padding counts nowhere. Keras' metrics get the probabilities and
-        labels that they expect: see `bert_tf.models.compiled_metrics`. Names of losses are of
-        logits, as the outputs are; InputError for a loss of probabilities. `jit_compile` is False
-        with TensorFlow, where XLA would compile every length of batch anew.
+        `weighted_metrics` alone; padding counts nowhere, and neither does a word whose label is
+        -100. Keras' metrics get the probabilities and labels that they expect: see
+        `bert_tf.models.compiled_metrics`. Names of losses are of logits, as the outputs are;
+        InputError for a loss of probabilities. `jit_compile` is False with TensorFlow, where XLA
+        would compile every length of batch anew.
         """
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         auto = tuple(
             n for n, value in arguments.items() if isinstance(value, str) and value == AUTO
         )
-        self._auto, self._step_made_with = auto, ""
+        self._auto = auto
+        self._step_made_with = ""
         if "optimizer" in auto:
             optimizer = self._new_optimizer(total_steps=None)
         if "metrics" in auto:
             kinds = self.output_kind
-            if "loss" not in auto or weighted_metrics is not None or kinds is None:
+            is_plain = "loss" in auto and weighted_metrics is None
+            if not is_plain or kinds in (None, "numbers"):
                 metrics = None
             else:
                 is_dict = isinstance(kinds, dict)
@@ -81,9 +84,11 @@ class CompiledModel(keras.Model):
         if "loss" in auto:
             loss = self.new_loss() if self.new_loss else None
         elif self.new_loss:
-            loss = of_logits(loss, self.new_loss)
-        # A file has metrics as they are given, to be adapted when it is read.
-        plain = {"metrics": metrics, "weighted_metrics": weighted_metrics}
+            loss = logits_loss(loss, self.new_loss)
+        # A file has them as they are given, to be adapted when it is read.
+        plain = {"loss": loss, "metrics": metrics, "weighted_metrics": weighted_metrics}
+        kind = keras.tree.flatten(self.output_kind)[0]  # of all outputs
+        loss = keras.tree.map_structure(lambda leaf: adapted(leaf, kind), loss)
         metrics, weighted_metrics = adapt_metrics(self, metrics, weighted_metrics)
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
@@ -100,13 +105,14 @@ class CompiledModel(keras.Model):
             jit_compile,
             auto_scale_loss,
         )
+        self.loss = plain["loss"]
         config = self._compile_config
         self._compile_config = type(config)(**config.config | plain)
         if optimizer is not None:
             self._load_whole(self.optimizer)
 
     def _load_whole(self, optimizer: Any) -> None:
-        """Has an optimizer without variables make them to load those of a file."""
+        """Lets an optimizer without variables make them before it loads a file's."""
         load = optimizer.load_own_variables
 
         def load_as_saved(store: Any) -> None:
@@ -132,7 +138,7 @@ class CompiledModel(keras.Model):
         """The optimizer of `bert-tf finetune`; without a number of steps the rate is constant."""
         rate: Any = self.peak_learning_rate
         if total_steps:
-            rate = WarmupLinearDecay(rate, round(total_steps * _WARMUP_SHARE), total_steps)
+            rate = WarmupLinearDecay(rate, warmup_steps(total_steps), total_steps)
         if keras.backend.backend() != "tensorflow":
             return keras.optimizers.AdamW(
                 rate, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
@@ -177,14 +183,26 @@ class CompiledModel(keras.Model):
         self._auto = self._auto_of_file
 
 
-def check_callbacks(callbacks: Any) -> None:
-    """Refuses callbacks that set the learning rate, as the schedule of a fit does."""
+def check_callbacks(callbacks: Any, *, sets_rate: bool) -> None:
+    """Refuses callbacks that write HDF5, and those that set a learning rate that `fit` sets."""
+    callbacks = getattr(callbacks, "callbacks", callbacks)  # of a list of Keras
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        if isinstance(callback, _SET_THE_RATE):
+        if sets_rate and isinstance(callback, _SET_THE_RATE):
             raise InputError(
                 f"{type(callback).__name__} sets the learning rate, which fit's schedule sets: "
                 "give compile an optimizer, such as keras.optimizers.AdamW(5e-5)"
             )
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
+            refuse_hdf5(callback.filepath)
+
+
+def refuse_hdf5(path: Any) -> None:
+    """Refuses to save a whole model as HDF5: Keras would write a file that it cannot read."""
+    if str(path).endswith((".h5", ".hdf5")):
+        raise InputError(
+            f"{path}: Keras writes this model as HDF5 but cannot read it again: save it as "
+            "model.keras, or its weights alone with save_weights"
+        )
 
 
 def number_of_batches(x: Any, batch_size: int | None, validation_split: float) -> int | None:

@@ -9,7 +9,8 @@ def pretraining_flops(config: BertConfig, *, instances: int, length: int, predic
     Counts matrix products alone, of padding, too; the backward pass counts as twice the forward
     pass (Kaplan et al. 2020, section 2.1, plus the attention's products).
     """
-    width, architecture = config.hidden_size, config.architecture
+    width = config.hidden_size
+    architecture = config.architecture
     heads = architecture.width * predictions * (width**2 + width * config.vocab_size)
     if not architecture.objective:  # next sentences
         heads += width**2 + 2 * width
@@ -37,7 +38,8 @@ def encoder_products(config: BertConfig, length: float) -> float:
 
 def transformer_products(config: BertConfig, length: float) -> float:
     """`encoder_products` of a BERT."""
-    width, inner = config.hidden_size, config.intermediate_size
+    width = config.hidden_size
+    inner = config.intermediate_size
     projections = 4 * width**2 + 2 * width * inner  # query, key, value, output; feed-forward
     attention = 2 * length * width  # scores, and the mean of the values
     return config.num_hidden_layers * length * (projections + attention)

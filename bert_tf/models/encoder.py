@@ -1,21 +1,138 @@
-"""The BERT encoder as a Keras model."""
+"""The BERT encoder as a Keras model, and the bases of encoders and of models on them."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import keras
 from keras import ops
 
-from bert_tf.checkpoints.weight_names import Head
+from bert_tf.checkpoints.weight_names import Head, encoder_layers, layer_at
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.pretrained_model import Encoder
+from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.networks.bert_layer import child_seed, choose_kernels, part
 from bert_tf.networks.encoder import BertEmbeddings, TransformerBlock, mask_of
 from bert_tf.networks.heads import Pooler
 from bert_tf.networks.kernels import Kernels, Positions
 
 PADDINGS = ("states", "zeros", "zeros_at_inference")
+
+
+class Encoder(PretrainedModel):
+    """A model whose outputs heads read by name; `BertEncoder` has all the call arguments."""
+
+    text_output = "states"
+    is_explained = False  # the signature "explain" is of the layers of a `BertEncoder`
+
+    def call(
+        self,
+        inputs: Any,
+        training: bool | None = None,
+        mask: Any = None,
+        padding: str = "states",
+        only: str | None = None,
+    ) -> Any:
+        outputs = super().call(inputs, training=training, mask=mask)
+        return {only: outputs[only]} if only else outputs
+
+    def compute_output_spec(self, inputs: Any, only: str | None = None, **options: Any) -> Any:
+        outputs = super().compute_output_spec(inputs)
+        if "position_ids" in inputs:  # rows of several instances have no vector of their own
+            outputs = {name: x for name, x in outputs.items() if name != "pooled_output"}
+        return {only: outputs[only]} if only in outputs else outputs
+
+    def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
+        return self._answers("embed", x, batch_size)
+
+    @classmethod
+    def class_in(cls, config: BertConfig, directory: Path) -> Any:
+        """The class of the config's encoder; InputError unless it is this one or `BertEncoder`."""
+        stored_class = config.architecture.encoder_class() or BertEncoder
+        if cls is BertEncoder:
+            return stored_class
+        if not issubclass(cls, stored_class):
+            raise InputError(
+                f"{directory} holds an encoder of the class {stored_class.__name__}, not "
+                f"{cls.__name__}: open it with bert_tf.BertEncoder, which reads every encoder."
+            )
+        return cls
+
+    @classmethod
+    def new_of_zeros(cls, config: BertConfig, seed: int | None, dtype: Any, **kwargs: Any) -> Self:
+        return cls(config, seed=seed, dtype=dtype, zeros=True, **kwargs)
+
+    def towers(self) -> list[Any]:
+        """The encoders with embeddings and blocks that this one is made of."""
+        return [self]
+
+    def named_layers(self) -> Iterator[tuple[str, list[keras.layers.Layer]]]:
+        """The layers by their names in Hugging Face's format, each of all `towers`."""
+        for name, attribute, _ in encoder_layers(self.config):
+            yield name, [layer_at(tower, attribute) for tower in self.towers()]
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it is made of Transformers."""
+        blocks = (block for tower in self.towers() for block in tower.blocks)
+        return all(isinstance(block, TransformerBlock) for block in blocks)
+
+    @property
+    def rematerialize(self) -> bool:
+        """Whether `TransformerBlock`s do; others refuse it. Set it before the step is traced."""
+        return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
+
+    @rematerialize.setter
+    def rematerialize(self, rematerialize: bool) -> None:
+        if rematerialize and not self.has_attention:
+            raise InputError("--rematerialize is for Transformers, not for LSTMs: leave it out")
+        for tower in self.towers():
+            for block in tower.blocks:
+                block.rematerialize = rematerialize
+
+    def freeze_layers(self, number: int) -> None:
+        """Freezes the embeddings, which heads may share, and the first `number` blocks.
+
+        Call it before the model gets its `Trainer`.
+        """
+        for tower in self.towers():
+            if not 0 <= number <= len(tower.blocks):
+                raise InputError(
+                    f"{number} layers cannot be frozen: the encoder has {len(tower.blocks)}, give "
+                    f"0 to {len(tower.blocks)}"
+                )
+            for layer in (tower.embeddings, *tower.blocks[:number]):
+                layer.trainable = False
+
+    def add_adapters(self, rank: int) -> None:
+        """Freezes the embeddings and blocks, and adds adapters of a rank to queries and values.
+
+        LoRA (Hu et al. 2021) as of Keras' `enable_lora`, in the layers that PEFT takes in a BERT.
+        The pooler is trained as heads are: many models come without one. Call it before the model
+        gets its `Trainer`. Raises InputError for LSTMs.
+        """
+        if not self.has_attention:
+            raise InputError("--lora_rank is for Transformers, not for LSTMs: leave it out")
+        for tower in self.towers():
+            for layer in (tower.embeddings, *tower.blocks):
+                for variable in layer.weights:
+                    variable.trainable = False
+            for block in tower.blocks:
+                for dense in (block.attention.query, block.attention.value):
+                    seed = child_seed(tower.seed, f"lora/{block.name}/{dense.name}")
+                    dense.enable_lora(rank, a_initializer=keras.initializers.HeUniform(seed))
+
+
+class EncoderWithHead(PretrainedModel):
+    """A model whose first argument is an encoder, or a config for a new one."""
+
+    is_of_task = False  # whether it has the layers that an architecture puts under a task's head
+
+    @classmethod
+    def new_of_zeros(cls, config: BertConfig, seed: int | None, dtype: Any, **kwargs: Any) -> Self:
+        encoder, dtype = encoder_for(config, seed, dtype, zeros=True, of_task=cls.is_of_task)
+        return cls(encoder, seed=seed, dtype=dtype, **kwargs)
 
 
 def encoder_for(
@@ -68,7 +185,7 @@ class BertEncoder(Encoder):
             token (third axis) attends to each other token (last axis), before dropout.
 
     Call arguments:
-        padding: values of outputs at padding. "states", the default: those of the formulae.
+        padding: values of outputs at padding. "states", the default: the states of the formulae.
             "zeros": no matter what; with TensorFlow zeros, which take no time, except under XLA,
             on accelerators in training, and in training on static shapes. "zeros_at_inference":
             "states" in training.
@@ -78,7 +195,7 @@ class BertEncoder(Encoder):
 
     Attributes:
         kernels: function that makes the kernels; see `BertLayer`. Set it before tracing.
-        observer: called with the embeddings' output and that of each block, [n, H], and their
+        observer: called with the outputs of the embeddings and of each block, [n, H], and their
             positions, whenever they are computed; None at first.
 
     Example::
@@ -95,6 +212,7 @@ class BertEncoder(Encoder):
     """
 
     arguments = ("config", "attention_probabilities")
+    optional_inputs = ("position_ids",)
     is_explained = True
     stored_head = Head("BertModel")
 
@@ -119,15 +237,12 @@ class BertEncoder(Encoder):
         ]
         pooler = Pooler(config, **part("pooler", seed, dtype))
 
+        # Keras' graph of layers, which names the outputs. `call` computes the same layers for the
+        # positions that the kernels find, which are known when a batch is.
         inputs = self.symbolic_inputs()
         mask = inputs["padding_mask"]
-        states = [embeddings(inputs["token_ids"], inputs["segment_ids"])]
-        probabilities: list[Any] = []
-        for block in blocks:
-            result = block(states[-1], mask, return_probabilities=attention_probabilities)
-            x, *weights = result if attention_probabilities else (result,)
-            states.append(x)
-            probabilities += weights
+        x = embeddings(inputs["token_ids"], inputs["segment_ids"])
+        states, probabilities = _run_blocks(blocks, x, attention_probabilities, padding_mask=mask)
         outputs: dict[str, Any] = {
             "sequence_output": states[-1],
             "pooled_output": pooler(states[-1], mask),
@@ -159,13 +274,14 @@ class BertEncoder(Encoder):
         kernels = self.kernels(bool(training))
 
         def compute(rows: dict[str, Any]) -> dict[str, Any]:
-            return self._of_rows(kernels, rows, padding, only)
+            return self._row_outputs(kernels, rows, padding, only)
 
-        return compute(inputs) if self.observer else kernels.of_rows(compute, inputs)
+        return compute(inputs) if self.observer else kernels.compute_rows(compute, inputs)
 
-    def _of_rows(
+    def _row_outputs(
         self, kernels: Kernels, inputs: dict[str, Any], padding: str, only: str | None
     ) -> dict[str, Any]:
+        """The outputs for rows, at the positions that the kernels find."""
         if is_pooled := only == "pooled_output":
             padding = "zeros"
         returns_probabilities = only == "attention_probabilities" or (
@@ -180,19 +296,10 @@ class BertEncoder(Encoder):
             "training": kernels.training,
         }
         # Called as layers, they read their weights as they are: Keras would cast them elsewhere.
-        states, probabilities = [self.embeddings(**ids, **where)], []  # (n, H) each
-        for block in self.blocks:
-            is_last = block is self.blocks[-1]
-            x = block(
-                states[-1],
-                **where,
-                return_probabilities=returns_probabilities,
-                summary_only=is_pooled and is_last,
-            )
-            if returns_probabilities:
-                x, of_block = x  # (B, N, T, T)
-                probabilities.append(of_block)
-            states.append(x)
+        x = self.embeddings(**ids, **where)  # (n, H), as are all states
+        states, probabilities = _run_blocks(
+            self.blocks, x, returns_probabilities, is_pooled=is_pooled, **where
+        )
         if self.observer:
             self.observer(states[:-1] if is_pooled else states, positions)
         if only == "attention_probabilities":
@@ -207,3 +314,27 @@ class BertEncoder(Encoder):
             summary = positions.summary(states[-1])  # (B, H)
             outputs["pooled_output"] = self.pooler(summary, training=kernels.training)
         return {only: outputs[only]} if only else outputs
+
+
+def _run_blocks(
+    blocks: Sequence[TransformerBlock],
+    x: Any,
+    returns_probabilities: bool,
+    is_pooled: bool = False,
+    **where: Any,
+) -> tuple[list[Any], list[Any]]:
+    """The states before and after each block, and its attention probabilities if asked for.
+
+    With `is_pooled` the last block computes one token of each row.
+    """
+    states = [x]
+    probabilities = []
+    for block in blocks:
+        if is_pooled and block is blocks[-1]:
+            where["summary_only"] = True
+        x = block(x, return_probabilities=returns_probabilities, **where)
+        if returns_probabilities:
+            x, probabilities_of_block = x  # (B, N, T, T)
+            probabilities.append(probabilities_of_block)
+        states.append(x)
+    return states, probabilities

@@ -8,19 +8,36 @@ from keras import ops
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder, encoder_for
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.encoder import BertEncoder, EncoderWithHead, encoder_for
 from bert_tf.networks import ClassificationHead, MaskedLanguageModelHead
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import take_tokens
-from bert_tf.networks.losses import WordCrossentropy
+from bert_tf.networks.losses import classes_loss
 
 _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _PRETRAINER_OUTPUTS = ("mlm_logits", "nsp_logits")
 
 
+class _TiedModel(EncoderWithHead):
+    """A model whose head for words shares the encoder's table."""
+
+    def _run_through_graph(
+        self, inputs: Any, operation_fn: Any = lambda operation: operation, **options: Any
+    ) -> Any:
+        """Keras', which `clone_model` calls: the clone of the head shares the clone's table."""
+
+        def tied(operation: Any) -> Any:
+            found = operation_fn(operation)
+            if isinstance(found, MaskedLanguageModelHead) and found is not operation:
+                found._layers.remove(found.word_embeddings)  # that of its config
+                found.word_embeddings = operation_fn(self.encoder).embeddings.word_embeddings
+            return found
+
+        return super()._run_through_graph(inputs, operation_fn=tied, **options)
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertPreTrainer(PretrainedModel):
+class BertPreTrainer(_TiedModel):
     """An encoder with the two heads of pre-training (paper, section 3.1).
 
     Arguments: as of `BertMaskedLanguageModel`, without `head`.
@@ -36,10 +53,11 @@ class BertPreTrainer(PretrainedModel):
             [B, S, 2] for rows of several instances.
     """
 
+    optional_inputs = (*BertEncoder.optional_inputs, "first_positions")
     stored_head = Head(
         "BertForPreTraining", _MASKED_WORDS | {"cls.seq_relationship.": "next_sentence.dense"}
     )
-    new_loss = staticmethod(lambda: {name: WordCrossentropy() for name in _PRETRAINER_OUTPUTS})
+    new_loss = staticmethod(lambda: {name: classes_loss() for name in _PRETRAINER_OUTPUTS})
     output_kind = dict.fromkeys(_PRETRAINER_OUTPUTS, "words")  # packed rows pad sentences, too
     learning_rate = 1e-4
 
@@ -62,12 +80,7 @@ class BertPreTrainer(PretrainedModel):
         )
 
         inputs = self.symbolic_inputs("mask_positions")
-        encoded = encoder({name: inputs[name] for name in encoder.input}, padding="zeros")
-        states = encoded["sequence_output"]
-        outputs = {
-            "mlm_logits": masked_language_model(states, inputs["mask_positions"]),  # (B, P, V)
-            "nsp_logits": next_sentence(encoded["pooled_output"]),  # (B, 2)
-        }
+        outputs = _logits(encoder, masked_language_model, next_sentence, inputs)
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
 
         self.encoder = encoder
@@ -80,25 +93,37 @@ class BertPreTrainer(PretrainedModel):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         if "position_ids" not in inputs:
             return super().call(inputs, training=training, mask=mask)
-        states = self.encoder(inputs, training=training)["sequence_output"]  # (B, T, H)
+        heads = (self.masked_language_model, self.next_sentence)
+        return _logits(self.encoder, *heads, inputs, training=training)
+
+
+def _logits(
+    encoder: Any, words: Any, next_sentence: Any, inputs: Any, **options: Any
+) -> dict[str, Any]:
+    """Logits by name, of rows or, with `position_ids`, of rows of several instances."""
+    read = {name: inputs[name] for name in (*encoder.input, "position_ids") if name in inputs}
+    if "position_ids" not in inputs:
+        encoded = encoder(read, padding="zeros", **options)
+        next_logits = next_sentence(encoded["pooled_output"], **options)  # (B, 2)
+    else:
+        encoded = encoder(read, **options)
         positions = inputs["first_positions"]
-        pooled = self.encoder.pooler.dense(take_tokens(states, positions))  # (B * S, H)
-        next_sentence = self.next_sentence(pooled, training=training)
-        return {
-            "mlm_logits": self.masked_language_model(states, inputs["mask_positions"]),
-            "nsp_logits": ops.reshape(next_sentence, (*ops.shape(positions), 2)),
-        }
+        firsts = take_tokens(encoded["sequence_output"], positions)  # (B * S, H)
+        next_logits = next_sentence(encoder.pooler.dense(firsts), **options)
+        next_logits = ops.reshape(next_logits, (*ops.shape(positions), 2))
+    word_logits = words(encoded["sequence_output"], inputs["mask_positions"])  # (B, P, V)
+    return {"mlm_logits": word_logits, "nsp_logits": next_logits}
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertMaskedLanguageModel(PretrainedModel):
+class BertMaskedLanguageModel(_TiedModel):
     """An encoder with the head of the masked language model (paper, section 3.1).
 
     A `BertPreTrainer` without next sentence prediction; it opens the directories of both.
 
     Args:
         encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        head: output layer, such as that of a `BertPreTrainer`; None for a new one.
+        head: output layer, such as a `BertPreTrainer`'s; None for a new one.
         seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and
@@ -108,7 +133,7 @@ class BertMaskedLanguageModel(PretrainedModel):
     """
 
     stored_head = Head("BertForMaskedLM", _MASKED_WORDS, reads_pooler=False)
-    new_loss = WordCrossentropy
+    new_loss = staticmethod(classes_loss)
     output_kind = "words"
     learning_rate = 1e-4
 

@@ -15,7 +15,7 @@ _FAR = -1e9  # added to scores of padding
 
 
 class _Observed(NamedTuple):
-    """What an encoder computed: the embeddings' output, then that of each block, [n, H]."""
+    """The outputs of an encoder's embeddings and of each block, [n, H]."""
 
     states: list[Any]  # without the last block's if that computed one token of each row
     positions: Positions

@@ -2,52 +2,28 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.model_directory import read_weights
-from bert_tf.checkpoints.sentence_files import read_sentence_files
+from bert_tf.checkpoints.sentence_files import read_dense
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
-from bert_tf.checkpoints.weight_names import Head
+from bert_tf.checkpoints.weight_names import Head, NamedWeight
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.extensions import added
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.model_files import read_small_file
-from bert_tf.models.encoder import BertEncoder, encoder_for
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.pretrained_model import Encoder, PretrainedModel
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertMultiLabelClassifier,
-    BertRegressor,
-    BertSentenceEncoder,
-    BertSpanClassifier,
-    BertTagger,
-    TaskModel,
-)
 
-Model = TypeVar("Model", bound=PretrainedModel)
+if TYPE_CHECKING:
+    from bert_tf.models.pretrained_model import PretrainedModel
+
+Model = TypeVar("Model", bound="PretrainedModel")
 _log = logging.getLogger(__name__)
-_NEW = "%s: %s initialized at random: train before you use the answers."
-
-# The first class of an architecture and problem type is made from a directory.
-STORED: tuple[type[PretrainedModel], ...] = (
-    BertEncoder,
-    BertPreTrainer,
-    BertMaskedLanguageModel,
-    BertClassifier,
-    BertMultiLabelClassifier,
-    BertRegressor,
-    BertChooser,
-    BertTagger,
-    BertSpanClassifier,
-    BertSentenceEncoder,
-)
+_NEW = "New %s: train the model before you use its answers (%s has none)."
 
 
 class NoHeadError(InputError):
@@ -59,9 +35,9 @@ class NoHeadError(InputError):
 
 
 def class_of_kind(kind: Any) -> Any:
-    """The class of the models that a kind trains: one of `STORED` by its name, or a user's own."""
+    """The class of the models that a kind trains: a stored one by its name, or a user's own."""
     named = kind.model_class
-    return {cls.__name__: cls for cls in STORED}.get(named, named)
+    return {cls.__name__: cls for cls in added("models")}.get(named, named)
 
 
 def load_model(
@@ -97,6 +73,51 @@ def load_model(
             than config.json says; the kind of model or its tensors, or an argument, do not fit.
     """
     directory = Path(directory)
+    stored = _read(directory)
+    model_class = _class_in(stored, model_class, directory)
+    # Arguments of the model: all that are no values of the config.
+    arguments = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
+    arguments = model_class.arguments_in(directory) | arguments
+    classes_given = {"num_classes": num_classes, "labels": labels}
+    keywords = [name for name, value in classes_given.items() if value is not None]
+    model_class.refuse_unknown([*arguments, *keywords], {"allow_new_head"} | BertConfig.names())
+
+    head = weight_names.head_of(model_class)
+    _check_direction(stored, head, directory)
+    is_replaced = bool("classifier." in head.parts and stored.classes and stored.kind != head.kind)
+    if not allow_new_head:
+        needs_pooler = head.parts and head.reads_pooler and weight_names.has_pooler(stored.config)
+        needed = [*head.parts, *(["pooler."] if needs_pooler else [])]
+        _check_head(stored, head, needed, directory, is_replaced)
+    if "cls.predictions." in head.parts:
+        stored.tie_decoder()
+    if "labels" in model_class.arguments:
+        arguments |= classes_given
+        if not is_replaced:
+            is_replaced = _settle_classes(stored, arguments, allow_new_head, directory)
+    full = replace(stored.config, **{**model_class.unset_config, **config})
+    is_replaced = is_replaced or bool(head.parts and _features(full) != _features(stored.config))
+
+    # The encoder's shapes are checked before a model of a wrong size is made.
+    expected = _encoder(weight_names.tensor_shapes(full))
+    check_shapes(_encoder(stored.tensors), expected, stored.source)
+    model = model_class.new_of_zeros(full, seed=seed, dtype=dtype, **arguments)
+    if is_replaced and stored.classes:
+        _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
+    named = weight_names.named_weights(model)
+    weights = {weight_names.canonical_name(weight.name): weight for weight in named}
+    parts = [x for x in weight_names.all_parts() if any(name.startswith(x) for name in weights)]
+    if head.parts and not allow_new_head and not is_replaced:
+        _check_head(stored, head, parts, directory)
+    kept = [part for part in parts if part == "pooler." or not is_replaced]
+    _assign(weights, stored, kept, model.unused_parts)
+    if arguments.get("dense"):
+        _assign_dense(arguments["dense"], stored, directory)
+    return model
+
+
+def _read(directory: Path) -> StoredModel:
+    """Reads and checks config, weights and the vocabulary's size."""
     stored = read_weights(directory)
     stored.check_finite()
     for note in stored.notes:
@@ -108,85 +129,13 @@ def load_model(
         except OSError as error:
             raise InputError(f"{vocabulary} cannot be read: {error.strerror}.") from None
         check_vocabulary(pieces, stored.config, vocabulary)
-    model_class = _class_of(stored, model_class, directory)
-    # Arguments of the model: all that are no values of the config.
-    arguments = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
-    if issubclass(model_class, BertSentenceEncoder):
-        recorded = read_sentence_files(directory)
-        for name in {"pooling", "normalize"} & recorded.keys():
-            arguments.setdefault(name, recorded[name])
-    classes_given = {"num_classes": num_classes, "labels": labels}
-    keywords = [name for name, value in classes_given.items() if value is not None]
-    model_class.refuse_unknown([*arguments, *keywords], {"allow_new_head"} | BertConfig.names())
-    head = weight_names.head_of(model_class)
-    is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
-    _check_direction(stored, head, directory)
-    needed_parts = list(head.parts)
-    if needed_parts and head.reads_pooler and weight_names.has_pooler(stored.config):
-        needed_parts.append("pooler.")
-    if not allow_new_head:
-        _check_head(stored, head, needed_parts, is_other, directory)
-    if "cls.predictions." in head.parts:
-        stored.tie_decoder()
-    if "labels" in model_class.arguments:
-        if labels is not None and not is_other:
-            stored.order_labels([str(label) for label in labels])
-        on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
-        if labels is None and num_classes in (None, classes):
-            labels, num_classes = on_disk, classes
-        elif allow_new_head:  # as many classes with other names are other classes
-            is_other = is_other or labels is None or list(labels) != on_disk
-        elif (number := num_classes if labels is None else len(labels)) != classes:
-            raise InputError(
-                f"{directory} holds a head of {classes} classes, not {number}: give as many, or "
-                "allow_new_head=True for a random head."
-            )
-        arguments |= {"labels": labels, "num_classes": num_classes}
-    arguments |= {"seed": seed, "dtype": dtype}
-    unset: dict[str, Any] = {"id2label": None}
-    if not issubclass(model_class, TaskModel):
-        unset |= {"feature_layers": None, "feature_lstm_layers": 0}
-    full = replace(stored.config, **{**unset, **config})
-    features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
-    is_other = is_other or (bool(head.parts) and features[0] != features[1])
-    # The encoder's shapes are checked before a model of a wrong size is made.
-    expected = _encoder(weight_names.tensor_shapes(full))
-    check_shapes(_encoder(stored.tensors), expected, stored.source)
-    if issubclass(model_class, Encoder):
-        model = model_class(full, zeros=True, **arguments)
-    else:
-        of_task = issubclass(model_class, TaskModel)
-        encoder, arguments["dtype"] = encoder_for(full, seed, dtype, zeros=True, of_task=of_task)
-        model = model_class(encoder, **arguments)
-    if is_other and stored.classes:
-        _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
-    named = weight_names.named_weights(model)
-    weights = {weight_names.canonical_name(weight.name): weight for weight in named}
-    known = weight_names.all_parts()
-    parts = [part for part in known if any(name.startswith(part) for name in weights)]
-    if head.parts and not allow_new_head and not is_other:
-        _check_head(stored, head, parts, is_other, directory)
-    kept = tuple(part for part in parts if part == "pooler." or not is_other)
-    tensors = _encoder(stored.tensors)
-    tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
-    check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
-    missing = sorted(weights.keys() - tensors.keys())
-    if missing and not isinstance(model, BertSentenceEncoder):  # which reads no pooler
-        titles = [
-            next(title for part, title in known.items() if name.startswith(part))
-            for name in missing
-        ]
-        _log.warning(_NEW, stored.source, " and ".join(dict.fromkeys(titles)))
-    for name in weights.keys() & tensors.keys():
-        weights[name].assign(tensors[name])
-    return model
+    return stored
 
 
-def _class_of(stored: StoredModel, model_class: Any, directory: Path) -> Any:
-    """The class to make: that of the directory, or `model_class` if it can hold its encoder."""
+def _class_in(stored: StoredModel, model_class: Any, directory: Path) -> Any:
+    """The class to make: the directory's, or `model_class` if it can hold the encoder."""
     if model_class is None:
-        classes = (*STORED, *added("models"))
-        kinds = {weight_names.head_of(cls).kind: cls for cls in reversed(classes)}
+        kinds = {weight_names.head_of(cls).kind: cls for cls in reversed(added("models"))}
         if stored.kind not in kinds:
             raise InputError(
                 f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
@@ -194,20 +143,73 @@ def _class_of(stored: StoredModel, model_class: Any, directory: Path) -> Any:
                 "(bert_tf.BertEncoder.from_directory)."
             )
         model_class = kinds[stored.kind]
-    if issubclass(model_class, Encoder):
-        stored_class = stored.config.architecture.encoder_class() or BertEncoder
-        model_class = stored_class if model_class is BertEncoder else model_class
-        if not issubclass(model_class, stored_class):
-            raise InputError(
-                f"{directory} holds an encoder of the class {stored_class.__name__}, not "
-                f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
-                "reads every encoder."
-            )
-    return model_class
+    return model_class.class_in(stored.config, directory)
+
+
+def _settle_classes(
+    stored: StoredModel, arguments: dict[str, Any], allow_new_head: bool, directory: Path
+) -> bool:
+    """Takes the stored classes if none are given; returns whether a new head has other ones.
+
+    The stored classes get the order of `labels` of the same names.
+    """
+    labels = arguments["labels"]
+    number = arguments["num_classes"]
+    if labels is not None:
+        stored.order_labels([str(label) for label in labels])
+        number = len(labels)
+    elif number in (None, stored.classes):
+        arguments.update(labels=stored.labels, num_classes=stored.classes)
+        return False
+    if allow_new_head:  # as many classes with other names are other classes
+        return labels is None or list(labels) != stored.labels
+    if number != stored.classes:
+        raise InputError(
+            f"{directory} holds a head of {stored.classes} classes, not {number}: give as many, or "
+            "allow_new_head=True for a random head."
+        )
+    return False
+
+
+def _features(config: BertConfig) -> tuple[Any, int]:
+    """The settings of the layers between an encoder and a head on its features."""
+    return config.feature_layers, config.feature_lstm_layers
+
+
+def _assign(
+    weights: Mapping[str, NamedWeight], stored: StoredModel, kept: Iterable[str], unused: Any
+) -> None:
+    """Assigns the encoder and the `kept` parts; reports others but `unused` ones as new."""
+    tensors = _encoder(stored.tensors)
+    tensors |= {name: x for name, x in stored.tensors.items() if name.startswith(tuple(kept))}
+    check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
+    missing = sorted(x for x in weights.keys() - tensors.keys() if not x.startswith(unused))
+    if missing:
+        titles = [
+            next(title for part, title in weight_names.all_parts().items() if x.startswith(part))
+            for x in missing
+        ]
+        _log.warning(_NEW, " and ".join(dict.fromkeys(titles)), stored.source)
+    for name in weights.keys() & tensors.keys():
+        weights[name].assign(tensors[name])
+
+
+def _assign_dense(dense: Any, stored: StoredModel, directory: Path) -> None:
+    """Assigns the dense layer of a sentence encoder, which has a file of its own."""
+    found = read_dense(directory)
+    if found is None:
+        _log.warning(_NEW, "dense layer", stored.source)
+        return
+    path, tensors = found
+    StoredModel(stored.config, tensors, path).check_finite()
+    weights = list(weight_names.layer_weights("linear", dense))
+    check_shapes(tensors, {weight.name: weight.shape for weight in weights}, path)
+    for weight in weights:
+        weight.assign(tensors[weight.name])
 
 
 @contextlib.contextmanager
-def of_trained_model(role: str = "") -> Iterator[None]:
+def requiring_trained_head(role: str = "") -> Iterator[None]:
     """Refuses, for a model whose head must be trained, a directory without it.
 
     The `role` begins the message, such as "the teacher ".
@@ -246,7 +248,11 @@ def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
 
 
 def _check_head(
-    stored: StoredModel, head: Head, needed: Sequence[str], is_other: Any, directory: Path
+    stored: StoredModel,
+    head: Head,
+    needed: Sequence[str],
+    directory: Path,
+    is_other: bool = False,
 ) -> None:
     """Refuses a directory that lacks some of the `needed` parts, or holds another head."""
     absent = [weight_names.all_parts()[part] for part in needed if not stored.has(part)]

@@ -1,20 +1,25 @@
 """The base of every model: inputs, dtype policy, saving and loading."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import keras
 
-from bert_tf.checkpoints.weight_names import Head, encoder_layers, layer_at
+from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, nearest
+from bert_tf.errors import InputError, nearest, needing_tensorflow
+from bert_tf.extensions import added
+from bert_tf.models.compiled_model import refuse_hdf5
+from bert_tf.models.loading import load_model
 from bert_tf.models.text_model import TextModel
-from bert_tf.networks.encoder import TransformerBlock
 from bert_tf.networks.layer_state import restore, state_of
 
 _MEANT = {"num_labels": "num_classes", "id2label": "labels"}  # Hugging Face's names: ours
 _KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model
+_OBJECTS = {"encoder", "dense", "dtype", "preprocessor"}  # arguments with a config of their own
 
 
 class PretrainedModel(TextModel):
@@ -25,13 +30,20 @@ class PretrainedModel(TextModel):
 
     Args:
         seed: random seed for weight initialization and dropout; None for no fixed seed.
-        dtype: Keras dtype policy such as "mixed_bfloat16"; None for that of an encoder that is
-            given, or else the global one.
+        dtype: Keras dtype policy such as "mixed_bfloat16"; None for a given encoder's, or
+            else the global one.
         kwargs: Keras' `name` and `trainable`; others raise InputError, as Keras would drop them.
     """
 
     arguments: tuple[str, ...] = ("encoder",)
     stored_head: Head | None = None  # what a model directory records of the class; None: nothing
+    # Values of config.json that a model of the class does not take.
+    unset_config: ClassVar[Mapping[str, Any]] = {
+        "id2label": None,
+        "feature_layers": None,
+        "feature_lstm_layers": 0,
+    }
+    unused_parts: ClassVar[tuple[str, ...]] = ()  # of the encoder, which no output reads
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class PretrainedModel(TextModel):
                 f"{type(self).__name__} is called with {type(inputs).__name__}: give a dict of "
                 f"{', '.join(self.input)}. Raw text goes to predict."
             )
+        self.check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     @staticmethod
@@ -77,11 +90,16 @@ class PretrainedModel(TextModel):
         return []
 
     def get_config(self) -> dict[str, Any]:
+        # A whole model's HDF5 file would name its class without the package, and nothing finds it.
+        if sys._getframe(1).f_code.co_name == "model_metadata":
+            file = sys._getframe(2).f_locals.get("filepath")
+            path = str(getattr(file, "filename", file))  # of an open file, or a path
+            refuse_hdf5(path if path.endswith("5") else "model.h5")
         names = (*self.arguments, "seed", "name", "trainable")
         values = {name: getattr(self, name) for name in names} | {"dtype": self.dtype_policy}
         if self.preprocessor is not None:
             values["preprocessor"] = self.preprocessor
-        for name in {"encoder", "dtype", "preprocessor"} & values.keys():
+        for name in _OBJECTS & values.keys():
             values[name] = keras.saving.serialize_keras_object(values[name])
         if "config" in values:
             values["config"] = self.config.to_dict()
@@ -91,11 +109,12 @@ class PretrainedModel(TextModel):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         values = dict(config)
-        for name in {"encoder", "dtype", "preprocessor"} & values.keys():
+        for name in _OBJECTS & values.keys():
             values[name] = keras.saving.deserialize_keras_object(values[name])
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
-        trainable, auto = values.pop("trainable", True), values.pop("auto", ())
+        trainable = values.pop("trainable", True)
+        auto = values.pop("auto", ())
         state = values.pop("layers", {})
         model = cls(**values)
         model._auto_of_file = tuple(auto)
@@ -113,6 +132,21 @@ class PretrainedModel(TextModel):
             near = meant if meant in names else nearest(name, sorted(names))
             cure = f"did you mean {near}?" if near else f"give one of {', '.join(sorted(names))}"
             raise InputError(f"{cls.__name__} takes no {name!r}: {cure}")
+
+    @classmethod
+    def class_in(cls, config: BertConfig, directory: Path) -> type[Self]:
+        """The class to make from a directory that is opened as this one."""
+        return cls
+
+    @classmethod
+    def arguments_in(cls, directory: Path) -> dict[str, Any]:
+        """Arguments of the class that a directory records beside config and weights."""
+        return {}
+
+    @classmethod
+    def new_of_zeros(cls, config: BertConfig, seed: int | None, dtype: Any, **kwargs: Any) -> Self:
+        """Makes a model whose encoder's weights are to be read from a file."""
+        raise NotImplementedError
 
     @classmethod
     def from_directory(
@@ -139,8 +173,6 @@ class PretrainedModel(TextModel):
             config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
                 arguments of the class, such as an encoder's `attention_probabilities=True`.
         """
-        from bert_tf.models.loading import load_model
-
         return load_model(
             directory,
             cls,
@@ -176,9 +208,9 @@ class PretrainedModel(TextModel):
                 hub, "ORG/NAME" or "ORG/NAME@REVISION", which is downloaded unless it is cached.
             labels: names of the classes of a classifier or tagger; None for the preset's.
             num_classes: number of classes, instead of labels.
-            preprocessor: "auto" for that of the preset; None for a model of token ids.
+            preprocessor: "auto" for the preset's; None for a model of token ids.
             task: name of the task, such as "squad2" (`bert-tf tasks`); None for the preset's, or
-                that of the class.
+                the class's.
             max_length: most tokens of a row; None for the task's.
             seed: random seed for dropout and for weights that are initialized at random.
             dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
@@ -192,8 +224,8 @@ class PretrainedModel(TextModel):
         model.classify(["a raw string"])
         ```
         """
-        from bert_tf.models.opening import open_preset
-
+        with needing_tensorflow("from_preset"):
+            (open_preset,) = added("openers")
         return open_preset(
             cls,
             preset,
@@ -206,71 +238,3 @@ class PretrainedModel(TextModel):
             dtype=dtype,
             **config,
         )
-
-
-class Encoder(PretrainedModel):
-    """A model whose outputs heads read by name; `BertEncoder` has all the call arguments."""
-
-    text_output = "states"
-    is_explained = False  # the signature "explain" is of the layers of a `BertEncoder`
-
-    def call(
-        self,
-        inputs: Any,
-        training: bool | None = None,
-        mask: Any = None,
-        padding: str = "states",
-        only: str | None = None,
-    ) -> Any:
-        outputs = super().call(inputs, training=training, mask=mask)
-        return {only: outputs[only]} if only else outputs
-
-    def compute_output_spec(self, inputs: Any, only: str | None = None, **options: Any) -> Any:
-        outputs = super().compute_output_spec(inputs)
-        return {only: outputs[only]} if only in outputs else outputs
-
-    def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers."""
-        return self._answers("embed", x, batch_size)
-
-    def towers(self) -> list[Any]:
-        """The encoders with embeddings and blocks that this one is made of."""
-        return [self]
-
-    def named_layers(self) -> Iterator[tuple[str, list[keras.layers.Layer]]]:
-        """The layers by their names in Hugging Face's format, each of all `towers`."""
-        for name, attribute, _ in encoder_layers(self.config):
-            yield name, [layer_at(tower, attribute) for tower in self.towers()]
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether it is made of Transformers."""
-        blocks = (block for tower in self.towers() for block in tower.blocks)
-        return all(isinstance(block, TransformerBlock) for block in blocks)
-
-    @property
-    def rematerialize(self) -> bool:
-        """That of each `TransformerBlock`; others refuse it. Set it before the step is traced."""
-        return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
-
-    @rematerialize.setter
-    def rematerialize(self, rematerialize: bool) -> None:
-        if rematerialize and not self.has_attention:
-            raise InputError("--rematerialize is for Transformers, not for LSTMs: leave it out")
-        for tower in self.towers():
-            for block in tower.blocks:
-                block.rematerialize = rematerialize
-
-    def freeze_layers(self, number: int) -> None:
-        """Freezes the embeddings, which heads may share, and the first `number` blocks.
-
-        Call it before the model gets its `Trainer`.
-        """
-        for tower in self.towers():
-            if not 0 <= number <= len(tower.blocks):
-                raise InputError(
-                    f"{number} layers cannot be frozen: the encoder has {len(tower.blocks)}, give "
-                    f"0 to {len(tower.blocks)}"
-                )
-            for layer in (tower.embeddings, *tower.blocks[:number]):
-                layer.trainable = False

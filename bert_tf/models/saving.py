@@ -7,9 +7,9 @@ from typing import Any
 import keras
 
 from bert_tf.checkpoints.model_directory import write_hugging_face
-from bert_tf.checkpoints.sentence_files import write_sentence_files
+from bert_tf.checkpoints.sentence_files import DENSE_ACTIVATIONS, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.weight_names import head_of
+from bert_tf.checkpoints.weight_names import head_of, layer_weights
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 
@@ -29,9 +29,11 @@ def save_model(
         max_length: most tokens of a text, recorded for vectors of texts; None for all positions.
 
     Raises:
-        InputError: the model was compiled for independent labels, which the format cannot record.
+        InputError: the model was compiled for independent labels, or has a dense layer with an
+            activation, that the format cannot record.
     """
     _check_loss(model)
+    dense = _dense_files(model.dense) if "dense" in model.arguments else {}
     stored = StoredModel.from_model(model)
     stored.tokenizer = tokenizer
     directory = Path(directory)
@@ -45,7 +47,23 @@ def save_model(
             normalize=model.normalize,
             width=model.config.width,
             max_length=max_length or model.config.max_position_embeddings,
+            **dense,
         )
+
+
+def _dense_files(layer: keras.layers.Dense | None) -> dict[str, Any]:
+    """What the files record of a sentence encoder's dense layer."""
+    if layer is None:
+        return {}
+    activation = str(keras.activations.serialize(layer.activation))
+    if activation not in DENSE_ACTIVATIONS:
+        raise InputError(
+            f"The dense layer has the activation {activation}, but a model directory records only "
+            f"{' and '.join(DENSE_ACTIVATIONS)}: give it one of these, or keep the model with "
+            "model.save('model.keras')."
+        )
+    tensors = {weight.name: weight.to_tensor() for weight in layer_weights("linear", layer)}
+    return {"dense": tensors, "activation": activation}
 
 
 def _check_loss(model: Any) -> None:

@@ -1,17 +1,17 @@
 """The models of tasks: an encoder with one dense layer on top, or with a text's vector."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import keras
 from keras import ops
 
+from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.checkpoints.weight_names import MULTI_LABEL, SEQUENCES, Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.extensions import Architecture
-from bert_tf.models.encoder import BertEncoder, encoder_for
-from bert_tf.models.pretrained_model import Encoder, PretrainedModel
+from bert_tf.models.encoder import BertEncoder, Encoder, EncoderWithHead, encoder_for
 from bert_tf.networks import ClassificationHead, losses
 from bert_tf.networks.bert_layer import part
 from bert_tf.networks.heads import mean_over_tokens, take_tokens
@@ -21,7 +21,7 @@ _CLASSIFIER = {"classifier.": "head.dense"}
 POOLINGS = ("mean", "cls", "max", "last")
 
 
-class TaskModel(PretrainedModel):
+class TaskModel(EncoderWithHead):
     """An encoder with dropout and a dense layer on one of its outputs.
 
     Inputs: the encoder's. Output: float32 whatever the compute dtype.
@@ -30,7 +30,7 @@ class TaskModel(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder` or another encoder, or a `BertConfig` for a new one.
-        dropout: dropout rate of the layer's input; None for that of the config.
+        dropout: dropout rate of the layer's input; None for the config's.
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 
@@ -40,6 +40,8 @@ class TaskModel(PretrainedModel):
     new_loss = staticmethod(losses.classes_loss)
     output_kind: Any = "classes"
     arguments: tuple[str, ...] = ("encoder", "dropout")
+    unset_config: ClassVar[Mapping[str, Any]] = {"id2label": None}
+    is_of_task = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -173,7 +175,7 @@ class BertTagger(_LabelModel):
     reads_pooler = False
     stored_head = Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False)
     padding = "zeros"
-    new_loss = losses.WordCrossentropy
+    new_loss = staticmethod(losses.classes_loss)
     output_kind = "words"
 
     @staticmethod
@@ -196,7 +198,7 @@ class BertRegressor(TaskModel):
     stored_head = Head(SEQUENCES, _CLASSIFIER, "regression")
     head_name = "regressor"
     new_loss = staticmethod(losses.squared_error)
-    output_kind = None
+    output_kind = "numbers"
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -242,9 +244,9 @@ class BertSpanClassifier(TaskModel):
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         inputs = cls.symbolic_inputs()
-        states, mask = cls.encode(encoder, inputs), inputs["padding_mask"]
-        architecture = encoder.config.architecture
-        return inputs, head(architecture.summary_first(states, mask, head.dtype_policy))
+        states = cls.encode(encoder, inputs)
+        summary_first = encoder.config.architecture.summary_first
+        return inputs, head(summary_first(states, inputs["padding_mask"], head.dtype_policy))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -266,7 +268,8 @@ class BertChooser(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        fold, unfold = FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
+        fold = FoldChoices(name="fold")
+        unfold = _UnfoldChoices(name="unfold", dtype="float32")
         inputs = cls.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
         scores = head(cls.encode(encoder, rows))  # (B * N, 1)
@@ -274,22 +277,27 @@ class BertChooser(TaskModel):
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertSentenceEncoder(PretrainedModel):
+class BertSentenceEncoder(EncoderWithHead):
     """A vector for each text (Reimers and Gurevych 2019, "Sentence-BERT").
 
     Inputs: the encoder's, but [B, N, T]: N texts that are compared. Output: float32 [B, N, W].
+    Raises InputError for an unknown `pooling`, or a `dense` that is no dense layer.
 
     Args:
         encoder: a `BertEncoder` or another encoder, or a `BertConfig` for a new one.
         pooling: how tokens become a text's vector: "mean" or "max" over its tokens, the vector of
             [CLS] ("cls", or the token that has seen all others), or of the "last" token.
         normalize: whether vectors have length 1.
+        dense: a `keras.layers.Dense` between pooling and normalization, whose units are W, as the
+            module Dense of sentence-transformers; None for none. A model directory holds one with
+            the activation "tanh" or "linear".
         seed, dtype, kwargs: see `PretrainedModel`.
     """
 
-    arguments = ("encoder", "pooling", "normalize")
+    arguments = ("encoder", "pooling", "normalize", "dense")
     text_output = "vectors"
     stored_head = BertEncoder.stored_head
+    unused_parts = ("pooler.",)
 
     def __init__(
         self,
@@ -298,21 +306,38 @@ class BertSentenceEncoder(PretrainedModel):
         normalize: bool = True,
         seed: int | None = None,
         dtype: Any = None,
+        *,
+        dense: keras.layers.Dense | None = None,
         **kwargs: Any,
     ):
         if pooling not in POOLINGS:
             raise InputError(f"pooling is {pooling!r}: give one of {', '.join(POOLINGS)}")
+        if dense is not None and not isinstance(dense, keras.layers.Dense):
+            raise InputError(f"dense is {dense!r:.40}: give a keras.layers.Dense, or None")
         encoder, dtype = encoder_for(encoder, seed, dtype)
         fold = FoldChoices(name="fold")
         inputs = self.symbolic_inputs(shape=(None, None))
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
         states = encoder(rows, padding="zeros")["sequence_output"]  # (B * N, T, W)
-        pool = _SentencePooling(pooling, normalize, encoder.config.architecture, name="pooling")
+        is_last = dense is None
+        pool = _SentencePooling(encoder.config, pooling, normalize and is_last, name="pooling")
         outputs = pool(states, rows["padding_mask"], inputs["token_ids"])
+        if dense is not None:
+            outputs = dense(outputs)
+        if normalize and not is_last:
+            outputs = keras.layers.UnitNormalization(name="normalize", dtype="float32")(outputs)
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
         self.encoder = encoder
         self.pooling = pooling
         self.normalize = normalize
+        self.dense = dense
+
+    @classmethod
+    def arguments_in(cls, directory: Path) -> dict[str, Any]:
+        recorded = read_sentence_files(directory)
+        if "dense" in recorded:
+            recorded["dense"] = keras.layers.Dense(**recorded["dense"], dtype="float32")
+        return {name: recorded[name] for name in cls.arguments if name in recorded}
 
     def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The `vector` of each text, a list of W numbers."""
@@ -341,17 +366,17 @@ class _UnfoldChoices(keras.layers.Layer):
 
 
 class _SentencePooling(keras.layers.Layer):
-    """Vectors of texts from those of their tokens; arguments as of `BertSentenceEncoder`.
+    """Vectors of texts from vectors of their tokens; arguments as of `BertSentenceEncoder`.
 
     Takes states [B * N, T, W], their padding mask, int [B * N, T], 0 at padding, and a tensor
     [B, N, T] for the shape of the output. Returns float32 [B, N, W].
     """
 
-    def __init__(self, pooling: str, normalize: bool, architecture: Architecture, **kwargs: Any):
-        super().__init__(dtype="float32", **kwargs)
+    def __init__(self, config: BertConfig, pooling: str, normalize: bool, **kwargs: Any):
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.config = config
         self.pooling = pooling
         self.normalize = normalize
-        self.architecture = architecture
 
     def call(self, states: Any, padding_mask: Any, like: Any) -> Any:
         if self.pooling == "mean":
@@ -362,7 +387,7 @@ class _SentencePooling(keras.layers.Layer):
         elif self.pooling == "last":
             x = take_tokens(states, last_positions(padding_mask)[:, None])
         else:
-            x = self.architecture.summary(states, padding_mask)
+            x = self.config.architecture.summary(states, padding_mask)
         if self.normalize:  # an epsilon as PyTorch's `normalize` has
             x = x / ops.maximum(ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True)), 1e-12)
         batch, number = ops.shape(like)[:2]
@@ -370,3 +395,11 @@ class _SentencePooling(keras.layers.Layer):
 
     def compute_output_spec(self, states: Any, padding_mask: Any, like: Any) -> Any:
         return keras.KerasTensor((*like.shape[:2], states.shape[-1]), dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"pooling": self.pooling, "normalize": self.normalize}
+        return {**super().get_config(), "config": self.config.to_dict(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})

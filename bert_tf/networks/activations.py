@@ -31,7 +31,8 @@ def _gelu(x: Any) -> Any:
     def gradient(*args: Any, upstream: Any = None) -> Any:
         # Keras' backends pass the upstream gradient by position or by name.
         upstream = args[0] if upstream is None else upstream
-        wide, phi = ops.cast(x, "float32"), ops.cast(saved_phi, "float32")
+        wide = ops.cast(x, "float32")
+        phi = ops.cast(saved_phi, "float32")
         density = math.sqrt(0.5 / math.pi) * ops.exp(-0.5 * ops.square(wide))
         return ops.cast(ops.cast(upstream, "float32") * (phi + wide * density), x.dtype)
 

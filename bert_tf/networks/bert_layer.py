@@ -30,22 +30,25 @@ def choose_kernels(training: bool) -> Kernels:
     """The kernels for Keras' backend, the device and the graph in which the caller is."""
     if keras.backend.backend() != "tensorflow":
         return Kernels(training)
-    from bert_tf.networks.tensorflow.inference import InferenceKernels, needs_plain_kernels
+    from bert_tf.networks.tensorflow.kernels import needs_plain_kernels
 
     if needs_plain_kernels(training):
         return Kernels(training)
-    if not training:
-        return InferenceKernels(training)
-    from bert_tf.networks.tensorflow.training import TrainingKernels
+    if training:
+        from bert_tf.networks.tensorflow.training import TrainingKernels
 
-    return TrainingKernels(training)
+        return TrainingKernels()
+    from bert_tf.networks.tensorflow.inference import InferenceKernels
+
+    return InferenceKernels()
 
 
 class _Changed:
     """`change` of the kernels that `before` chooses."""
 
     def __init__(self, before: Callable[[bool], Kernels], change: Callable[[Kernels], Kernels]):
-        self.before, self.change = before, change
+        self.before = before
+        self.change = change
 
     def __call__(self, training: bool) -> Kernels:
         return self.change(self.before(training))
@@ -63,9 +66,11 @@ def kernels_of(model: Any, change: Callable[[Kernels], Kernels]) -> Iterator[Non
     finally:
         for layer, changed in zip(layers, changes, strict=True):
             # Replicas are traced in turns: a block that began later may not have ended.
-            reader, name = layer, "kernels"
+            reader = layer
+            name = "kernels"
             while (read := getattr(reader, name)) is not changed:
-                reader, name = read, "before"
+                reader = read
+                name = "before"
             setattr(reader, name, changed.before)
 
 
@@ -98,6 +103,8 @@ class BertLayer(keras.layers.Layer):
             if not layer.built:
                 width = self._input_widths.get(layer.name, self.config.hidden_size)
                 layer.build((None, None, width))
+                if isinstance(layer, keras.layers.LayerNormalization):
+                    layer.axis = [-1]  # Keras 3.16 keeps 2, which rows [R, H] do not have
         if not self.trainable:  # setting it again would not reach the sublayers
             for layer in self._layers:
                 layer.trainable = False

@@ -2,7 +2,7 @@
 
 Layers compute the rows of n positions, [n, H]: those that an encoder gives them with its kernels,
 else all of a batch, n = B * T. Kernels drop padding where they find positions
-(`TokenPositions` of `networks.tensorflow.inference`). Letters as in `bert_tf.networks.kernels`.
+(`TokenPositions` of `networks.tensorflow.positions`). Letters as in `bert_tf.networks.kernels`.
 """
 
 from typing import Any
@@ -88,7 +88,7 @@ class AttentionLayer(BertLayer):
     Call arguments:
         hidden_states: [B, T, H].
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
-            token of the second axis may see that of the third; or None for no padding.
+            token of the second axis may see the token of the third; or None for no padding.
         return_probabilities: also return the attention probabilities before dropout, [B, N, T, T],
             whose last axis is the tokens attended to.
         positions: the n positions to compute; the hidden states are [n, H], the mask is not read.

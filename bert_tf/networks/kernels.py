@@ -23,11 +23,11 @@ Tensors = dict[str, Any]
 class Positions:
     """All positions of a batch, n = B * T: every method that moves rows is the identity.
 
-    `TokenPositions` in `networks.tensorflow.inference` leaves padding out.
+    `TokenPositions` in `networks.tensorflow.positions` leaves padding out.
 
     Args:
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
-            token of the second axis may see that of the third.
+            token of the second axis may see the token of the third.
         architecture: which positions see which; BERT's by default.
 
     Attributes:
@@ -38,7 +38,8 @@ class Positions:
 
     def __init__(self, padding_mask: Any, architecture: Architecture | None = None):
         shape = ops.shape(padding_mask)
-        self.batch, self.length = shape[0], shape[-1]
+        self.batch = shape[0]
+        self.length = shape[-1]
         seen = ops.expand_dims(ops.not_equal(padding_mask, 0), (1, 2) if len(shape) == 2 else 1)
         self.mask = self._summary_mask = scores_of(seen)
         self._summary = None  # the position of `summary` in each row, [B]; None for the first
@@ -73,12 +74,12 @@ class Positions:
             return x[:, 0]
         return ops.take_along_axis(x, self._summary[:, None, None], axis=1)[:, 0]
 
-    def of_summary(self, x: Any) -> tuple[Any, Any]:
-        """[B, N, T, D] -> [B, N, 1, D] of the tokens of `summary`, and their mask."""
+    def summary_queries(self, query: Any) -> tuple[Any, Any]:
+        """Queries [B, N, T, D] -> [B, N, 1, D] of the tokens of `summary`, and their mask."""
         if self._summary is None:
-            return x[:, :, :1], self._summary_mask
+            return query[:, :, :1], self._summary_mask
         positions = self._summary[:, None, None, None]
-        return ops.take_along_axis(x, positions, axis=2), self._summary_mask
+        return ops.take_along_axis(query, positions, axis=2), self._summary_mask
 
 
 def scores_of(seen: Any) -> Any:
@@ -112,10 +113,10 @@ class Kernels:
     def find_positions(
         self, padding_mask: Any, architecture: Architecture, padding: str
     ) -> Positions:
-        """The positions to compute; `padding` is that of `BertEncoder`."""
+        """The positions to compute; `padding` is `BertEncoder`'s argument."""
         return Positions(padding_mask, architecture)
 
-    def of_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
+    def compute_rows(self, compute: Callable[[Tensors], Any], inputs: Tensors) -> Any:
         """The result of `compute` for inputs [B, ...], whose rows are independent."""
         return compute(inputs)
 
@@ -154,12 +155,14 @@ class Kernels:
     ) -> tuple[Any, Any]:
         """Self-attention of x [n, H] in N heads: contexts [n, H], and probabilities.
 
-        The layers are those of queries, keys and values; the dropout is of the probabilities.
+        The layers project queries, keys and values; the dropout is applied to the probabilities.
         Unless `return_probabilities`, None may take their place. With `summary_only`, computes one
         token of each row, [B, H]: see `Positions.summary`.
         """
         query, key, value = self.heads(x, layers, positions, heads)  # (B, N, T, D)
-        query, mask = positions.of_summary(query) if summary_only else (query, positions.mask)
+        mask = positions.mask
+        if summary_only:
+            query, mask = positions.summary_queries(query)
         context, probabilities = self.attention(
             query, key, value, mask, dropout, return_probabilities=return_probabilities
         )

@@ -24,7 +24,7 @@ def _all_layers(layer: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def state_of(root: Any) -> dict[str, Any]:
-    """Settings that differ from those of a new layer, by path; empty without any."""
+    """Settings that differ from a new layer's, by path; empty without any."""
     state: dict[str, Any] = {}
     for path, layer in _all_layers(root):
         settings: dict[str, Any] = {}

@@ -26,28 +26,32 @@ labels_loss = partial(keras.losses.BinaryCrossentropy, from_logits=True)
 squared_error = keras.losses.MeanSquaredError
 
 
-def of_logits(loss: Any, new_loss: Any) -> Any:
+def logits_loss(loss: Any, new_loss: Any) -> Any:
     """A loss, a name or a function of Keras for outputs that are logits; `new_loss` is the task's.
 
     Names and functions would take the outputs for probabilities; InputError for losses that do.
     """
     if isinstance(loss, dict | list | tuple):
-        return keras.tree.map_structure(lambda leaf: of_logits(leaf, new_loss), loss)
+        return keras.tree.map_structure(lambda leaf: logits_loss(leaf, new_loss), loss)
     if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
         return new_loss()
     keras_loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-    name = getattr(keras_loss, "__name__", type(keras_loss).__name__)
-    is_keras = getattr(keras_loss, "__module__", "").startswith("keras.")
+    function = keras_loss.func if isinstance(keras_loss, partial) else keras_loss
+    name = getattr(function, "__name__", type(function).__name__)
+    is_keras = _is_keras(keras_loss)
     if is_keras and name in _OF_PROBABILITIES:
         raise InputError(
             f"the loss {name} compares probabilities, and the model's outputs are logits: give a "
             "loss with from_logits=True, such as keras.losses.CategoricalCrossentropy"
         )
-    if inspect.isfunction(keras_loss):
-        if is_keras and "from_logits" in inspect.signature(keras_loss).parameters:
+    settings = getattr(keras_loss, "_fn_kwargs", {})
+    if inspect.isfunction(function):
+        if not is_keras or "from_logits" not in inspect.signature(function).parameters:
+            return loss
+        if function is keras_loss:
             return getattr(keras.losses, name.title().replace("_", ""))(from_logits=True)
-        return loss
-    if getattr(keras_loss, "_fn_kwargs", {}).get("from_logits") is False:
+        settings = {"from_logits": False, **keras_loss.keywords}
+    if settings.get("from_logits") is False:
         if isinstance(loss, str):
             return type(keras_loss)(from_logits=True)
         raise InputError(
@@ -57,26 +61,75 @@ def of_logits(loss: Any, new_loss: Any) -> Any:
     return loss
 
 
-@keras.saving.register_keras_serializable(package="bert_tf")
-class WordCrossentropy(keras.losses.Loss):
-    """Mean cross-entropy of words, int [B, T], for logits [B, T, C].
+def labelled(y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels and weights, float32 [B, T], of words, for logits [B, T, C].
 
-    Words of weight 0 are padding: the sum of weighted losses is divided by the number of others.
+    A word whose label is -100 has none, as in Hugging Face: it gets the weight 0.
     """
+    y_true = ops.convert_to_tensor(y_true)
+    shape = ops.shape(y_pred)[:-1]
+    weights = ops.cast(1.0 if sample_weight is None else sample_weight, "float32")
+    missing = (1,) * (len(shape) - len(weights.shape))
+    weights = ops.reshape(weights, (*ops.shape(weights)[: len(shape)], *missing))
+    weights = ops.broadcast_to(weights, shape)
+    if len(y_true.shape) != len(shape):  # one-hot
+        return y_true, weights
+    has_label = ops.not_equal(y_true, -100)
+    return ops.where(has_label, y_true, 0), ops.where(has_label, weights, 0.0)
 
-    def __init__(self, name: str = "word_crossentropy", **kwargs: Any):
-        super().__init__(name=name, **{"reduction": "mean_with_sample_weight", **kwargs})
+
+class _OtherLoss(keras.losses.Loss):
+    """Another loss, an object or a function, of what `adapt` makes of labels and outputs."""
+
+    def __init__(self, loss: Any):
+        self.loss = keras.losses.get(loss)
+        reduction = getattr(self.loss, "reduction", "sum_over_batch_size")
+        super().__init__(getattr(self.loss, "name", None), reduction)
+
+    def adapt(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        raise NotImplementedError
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        loss = super().__call__(y_true, y_pred, sample_weight)  # over the sum of the weights
-        if sample_weight is None:
-            return loss
-        weights = ops.cast(sample_weight, loss.dtype)
-        count = ops.sum(ops.cast(ops.not_equal(weights, 0), loss.dtype))
-        return loss * ops.divide_no_nan(ops.sum(weights), count)
+        arguments = self.adapt(y_true, y_pred, sample_weight)
+        is_object = isinstance(self.loss, keras.losses.Loss)
+        return self.loss(*arguments) if is_object else super().__call__(*arguments)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        return ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        return self.loss(y_true, y_pred)
+
+
+class WordLoss(_OtherLoss):
+    """A loss of words, as of `labelled`, in whose mean words of weight 0, or padding, do not count.
+
+    The mean is the sum of the weighted losses over the number of the other words.
+    """
+
+    def adapt(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        y_true, weights = labelled(y_true, y_pred, sample_weight)
+        if self.reduction in ("sum_over_batch_size", "mean"):  # Keras divides by all words
+            share = ops.mean(ops.cast(ops.not_equal(weights, 0), "float32"))
+            weights = ops.divide_no_nan(weights, share)
+        return y_true, y_pred, weights
+
+
+class NumberLoss(_OtherLoss):
+    """A loss of numbers [B]; Keras' losses take the mean over the last axis, of columns [B, 1]."""
+
+    def adapt(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        return ops.reshape(y_true, (-1, 1)), ops.reshape(y_pred, (-1, 1)), sample_weight
+
+
+def adapted(loss: Any, kind: str | None) -> Any:
+    """A loss as the outputs of a kind need it (`bert_tf.models.compiled_metrics`)."""
+    if kind == "words" and loss is not None:
+        return WordLoss(loss)
+    return NumberLoss(loss) if kind == "numbers" and _is_keras(loss) else loss
+
+
+def _is_keras(loss: Any) -> bool:
+    """Whether a loss, a name or a function is Keras' own."""
+    function = loss.func if isinstance(loss, partial) else keras.losses.get(loss)
+    return getattr(function, "__module__", "").startswith("keras.")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -1,5 +1,8 @@
 """The encoders of the paper's comparisons, as architectures: see `bert_tf.extensions`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 from bert_tf.config import BertConfig
@@ -170,8 +173,25 @@ class OnFeatures(Architecture):
         from bert_tf.networks.bert_layer import part
         from bert_tf.paper.feature_encoder import FeatureEncoder
 
-        layers, lstms = self.config.feature_layers, self.config.feature_lstm_layers
+        layers = self.config.feature_layers
+        lstms = self.config.feature_lstm_layers
         return FeatureEncoder(encoder, layers, lstms, **part("feature_encoder", seed, dtype))
+
+    @contextmanager
+    def keeping_vectors(
+        self, encoder: Any, folder: Path | None, notice: Callable[[str], object]
+    ) -> Iterator[None]:
+        if encoder.features is None:
+            yield
+            return
+        from bert_tf.paper.feature_cache import FeatureCache
+
+        cache = FeatureCache(encoder.features, folder)
+        encoder.features.remember = cache.remember
+        yield  # after an error the folder stays, for the run that goes on
+        if cache.full:
+            notice("some vectors found no room on the disk: computed at every step")
+        cache.close()
 
     def task_products(self, length: float, classes: int) -> float | None:
         from bert_tf.paper.cost import task_products

@@ -5,13 +5,13 @@ r"""Make a table of the paper: pre-train and fine-tune its systems, and compare 
   bert-tf reproduce pretraining-tasks --corpus text/ --tasks mrpc=glue/MRPC sst2=glue/SST-2
 
 TABLE is glue, squad1, squad2, swag or ner (scores of two sizes), pretraining-tasks, model-size,
-features, training-steps or masking (the ablations), or recipe (later recipes). It plans the runs,
-shows how long they will take on this machine, makes those that are missing, and writes
-OUTPUT/TABLE/table.md, table.json and table.png. The same command goes on after a stop, and repeats
-no finished run; tables share runs.
+features, training-steps or masking (the ablations), or recipe (later recipes). The command
+plans the runs, shows how long they will take on this machine, makes those that are missing, and
+writes OUTPUT/TABLE/table.md, table.json and table.png. After a stop, the same command continues
+without repeating finished runs. Tables share runs.
 
-Without --corpus and --tasks it takes the documentation of the installed packages, and a task made
-of it. With --scale paper the settings are the paper's: see --dry_run for the time they take.
+Without --corpus and --tasks it uses the documentation of the installed packages and a task made
+from it. --scale paper uses the paper's settings; --dry_run shows how long they take.
 """
 
 import functools
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 
-from bert_tf.commands.function import CommandOptions, function
+from bert_tf.commands.command import Command, CommandOptions
 from bert_tf.commands.progress import command_line, console, duration, progress
 from bert_tf.commands.result import Result
 from bert_tf.errors import InputError
@@ -49,7 +49,8 @@ class Options(CommandOptions, CorpusOptions):
     """examples to fine-tune on, as TASK=FOLDER or TASK=TRAIN,VALIDATION with the names of bert-tf
     tasks, such as mrpc=glue/MRPC; by default passages of the documentation."""
     seeds: int | None = option(None, at_least=1)
-    """runs of every fine-tuning, each with the next seed; by default 3, with --scale paper 5."""
+    """number of runs per fine-tuning, each with the next seed; by default 3, with --scale paper
+    5."""
     output: str = "runs/reproduce"
     """folder of all tables and their runs."""
     dry_run: bool = False
@@ -98,14 +99,16 @@ def run(options: Options) -> ReproduceResult:
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
         corpus = Corpus(named=options.corpus, options=CorpusOptions(**read_as))
-        table, scale = find_table(options.table), SCALES[options.scale]
+        table = find_table(options.table)
+        scale = SCALES[options.scale]
         plan = Plan(table, scale, corpus, task_data(options.tasks), options.seeds)
         reproduction = Reproduction(plan, options.output)
         shortage = plan.corpus_shortage
         if shortage and not options.dry_run:
             raise InputError(shortage)
         planned = reproduction.estimate(bar.print)
-    needed, free = sum(line.bytes for line in planned), reproduction.free_bytes
+    needed = sum(line.bytes for line in planned)
+    free = reproduction.free_bytes
     if options.shown:
         _show_plan(planned, free, f"Plan of {options.table}, {options.scale} scale")
     if needed > free:
@@ -160,4 +163,5 @@ def show(result: ReproduceResult, options: Options) -> None:
         console.print(line)
 
 
-reproduce = function("reproduce", Options, run)
+COMMAND = Command(name="reproduce", help=__doc__, options=Options, run=run, show=show)
+reproduce = COMMAND.function("reproduce")

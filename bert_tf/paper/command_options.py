@@ -1,11 +1,9 @@
-"""The options of commands for the paper's comparisons, which extend those of the commands."""
+"""Options for the paper's comparisons, which the commands' own options are extended by."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from bert_tf.files.storage import is_remote
 from bert_tf.options import CheckedOptions, option
 
 
@@ -14,11 +12,11 @@ class FeatureOptions(CheckedOptions):
     """Frozen encoders and BiLSTMs, as in the paper's comparisons."""
 
     features_only: str | None = option(None, alone="concat_last_four")
-    """train on vectors of these layers of the frozen encoder, computed once and kept in the run
-    directory until its end: concat_last_four by default, others of `bert-tf features`, separated by
-    commas (paper, section 5.3), or mix, a weighted sum of all layers whose weights are learned
-    (ELMo's). A tagger gets a BiLSTM of two layers, other tasks a dense layer. The learning rate is
-    then 1e-3 by default."""
+    """freeze the encoder and train on the vectors of these layers, which are computed once and kept
+    in the run directory until the run ends: concat_last_four by default, other --layers of `bert-tf
+    features`, separated by commas (paper, section 5.3), or mix, a learned weighted sum of all
+    layers, as in ELMo. Taggers get a BiLSTM of two layers, other tasks a dense layer. The default
+    learning rate is then 1e-3."""
     bilstm: bool = False
     """put a randomly initialized BiLSTM between the encoder and the head, and train it with both
     (paper, table 5); with --features_only, on the frozen vectors of any task."""
@@ -33,6 +31,8 @@ class FeatureOptions(CheckedOptions):
                 "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
                 "leave --jit_compile and --strategy tpu out"
             )
+        if options.lora_rank is not None:
+            raise InputError("--features_only freezes the whole encoder: leave --lora_rank out")
 
     def usual_rates(self, rates: list[float], *, tried: bool) -> list[float]:
         if self.features_only is None:
@@ -43,7 +43,8 @@ class FeatureOptions(CheckedOptions):
     def config_changes(self, model_class: type) -> dict[str, Any]:
         from bert_tf.models.task_models import BertTagger, TaskModel
 
-        layers, lstms = None, int(self.bilstm)
+        layers = None
+        lstms = int(self.bilstm)
         if self.features_only is not None:
             layers = self.features_only.split(",")
             lstms = max(2 * issubclass(model_class, BertTagger), lstms)
@@ -52,37 +53,17 @@ class FeatureOptions(CheckedOptions):
             raise InputError(f"--{name} is not for vectors of texts: leave it out")
         return {"feature_layers": layers, "feature_lstm_layers": lstms}
 
-    def begin_training(self, run: Any, model: Any) -> Callable[[], object]:
-        """Keeps the vectors of a frozen encoder; a run that stops finds them again."""
-        if self.features_only is None:
-            return lambda: None
-        from bert_tf.paper.feature_cache import FeatureCache
-
-        options: Any = self
-        is_kept = run.is_chief and not options.dry_run and not is_remote(options.output)
-        # It is deleted at the end: a name that no folder of the user's has.
-        folder = run.directory / ".bert-tf-features" if is_kept else None
-        cache = FeatureCache(model.encoder.features, folder)
-        model.encoder.features.remember = cache.remember
-
-        def end() -> None:
-            if cache.full:
-                run.notice("some vectors found no room on the disk: computed at every step")
-            cache.close()
-
-        return end
-
 
 @dataclass(kw_only=True)
 class ObjectiveOptions(CheckedOptions):
-    """Words to predict, those of the paper's comparisons included."""
+    """Pre-training objectives, including the ones that the paper compares."""
 
     objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = None
-    """words to predict: mlm+nsp, masked words, and next sentences, by default on pairs of
-    sentences; mlm, masked words alone, by default on other shards; ltr, each token from those
-    before it; rtl, from those after it; ltr+rtl, a model for each, side by side; bilm, both with
-    LSTMs in place of Transformers, as in ELMo. A model keeps the side that it sees; with --model,
-    that is the default."""
+    """pre-training objective: mlm+nsp, masked language modelling and next-sentence prediction, the
+    default for sentence pairs; mlm, masked language modelling only, the default for other shards;
+    ltr or rtl, left-to-right or right-to-left language modelling; ltr+rtl, both, with an encoder
+    for each; bilm, both with LSTMs instead of Transformers, as in ELMo. With --model, the model's
+    own direction is the default and cannot be changed."""
 
     @property
     def to_finetune(self) -> list[str]:

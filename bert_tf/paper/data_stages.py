@@ -17,9 +17,9 @@ from bert_tf.pipelines.corpus.installed_documentation import installed_documenta
 from bert_tf.pipelines.corpus.sources import open_corpus
 from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 from bert_tf.pipelines.examples.passages import write_task
-from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.reading import is_dataset_name
 from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest
-from bert_tf.pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.run import write_shards
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English
@@ -170,8 +170,10 @@ class TaskData:
 
     def options(self, cache: Cache | None) -> dict[str, Any]:
         """Its options in `SearchOptions`; without a cache, passages have placeholders for files."""
-        train, validation = self.train, self.validation
+        train = self.train
+        validation = self.validation
         if self.stage is not None:
             folder = cache.of(self.stage) if cache else Path(FOLDER)
-            train, validation = f"{folder}/train.tsv", f"{folder}/validation.tsv"
+            train = f"{folder}/train.tsv"
+            validation = f"{folder}/validation.tsv"
         return {"task": self.task, "data": train, "validation": validation}

@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import Encoder
+from bert_tf.models.encoder import BertEncoder, Encoder
 from bert_tf.networks.bert_layer import child_seed, part
 from bert_tf.paper.lstm import LstmBlock, WordEmbeddings
 
@@ -24,6 +23,7 @@ class TwoEncoders(Encoder):
     """
 
     arguments = ("config", "attention_probabilities")
+    optional_inputs = BertEncoder.optional_inputs
     stored_head = BertEncoder.stored_head
 
     def __init__(
@@ -81,8 +81,8 @@ class LstmEncoder(Encoder):
 
     The third system of the paper's figure 3 (Peters et al. 2018, section 3), on word pieces in
     place of characters. Neither direction reads the states of the other. Takes the place of a
-    `BertEncoder` with outputs twice as wide: `hidden_size` is that of the embeddings and of each
-    LSTM. It has the same arguments and inputs, of which `segment_ids` change nothing.
+    `BertEncoder` with outputs twice as wide: `hidden_size` is the width of the embeddings and of
+    each LSTM. It has the same arguments and inputs, of which `segment_ids` change nothing.
 
     Outputs: a dict.
         sequence_output: [B, T, 2 H], the last hidden state: what the forward LSTM has read up to a

@@ -83,7 +83,9 @@ class FeatureCache:
         *rows, computed = arrays
         with self._lock:
             vectors, index = self._files
-            entries, new, end = {}, [], self._end
+            entries = {}
+            new = []
+            end = self._end
             for (key, count), row in zip(_keys(*rows), computed, strict=True):
                 if key not in self._entries and key not in entries:
                     entries[key] = end, count
@@ -109,7 +111,7 @@ class FeatureCache:
 
     @functools.cached_property
     def _files(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The files of vectors and index, at their ends, after those of a killed run are read."""
+        """The files of vectors and index, at their ends, after a killed run's entries are read."""
         folder = self._folder or Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         vectors, index = (

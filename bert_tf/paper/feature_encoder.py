@@ -11,8 +11,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import check_layers, choose_layers
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import Encoder
+from bert_tf.models.encoder import BertEncoder, Encoder
 from bert_tf.networks.bert_layer import child_seed
 from bert_tf.networks.heads import mean_over_tokens
 from bert_tf.paper.lstm import new_lstm

@@ -8,13 +8,12 @@ from keras import ops
 from bert_tf.checkpoints.weight_names import Head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.encoder import BertEncoder, EncoderWithHead, encoder_for
 from bert_tf.models.language_model import words_head
-from bert_tf.models.pretrained_model import PretrainedModel
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertLanguageModel(PretrainedModel):
+class BertLanguageModel(EncoderWithHead):
     """An encoder that predicts each token from those before it, or from those after it.
 
     The left-to-right model of the paper's ablation (section 5.1), `BertLMHeadModel` of Hugging
@@ -33,6 +32,8 @@ class BertLanguageModel(PretrainedModel):
     share embeddings and head (Peters et al. 2018, section 3.1).
     """
 
+    reads_text = False
+    optional_inputs = BertEncoder.optional_inputs
     stored_head = Head("BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False)
 
     def __init__(

@@ -53,7 +53,7 @@ class LstmBlock(BertLayer):
     Each direction has dropout, an LSTM of H units, and a `residual` connection, except in the first
     layer (`use_skip_connections` in the original's training.py).
 
-    Takes [B, T, 2 H], the states of the forward model, then those of the backward one, and the
+    Takes [B, T, 2 H], the states of the forward model and then of the backward one, and the
     padding mask. Returns [B, T, 2 H] in the layer's compute dtype: the first half depends on no
     later token, the second on no earlier one, and neither on padding after the tokens.
     """

@@ -16,9 +16,11 @@ def next_tokens(inputs: Tensors, sides: Iterable[str]) -> tuple[Tensors, Tensors
     The inputs get `mask_positions` int32 [B, T], all places. Labels are `ltr_logits` or
     `rtl_logits` int32 [B, T], or both; weights float32 [B, T] are 0 where nothing is predicted.
     """
-    token_ids, instances = inputs["token_ids"], inputs["padding_mask"]
+    token_ids = inputs["token_ids"]
+    instances = inputs["padding_mask"]
     positions = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
-    labels, weights = {}, {}
+    labels = {}
+    weights = {}
     for side in sides:
         neighbours = _after if side == "ltr" else _before
         is_same = (neighbours(instances) == instances) & (instances != 0)

@@ -14,7 +14,7 @@ from bert_tf.paper.stage import FOLDER, Stage
 from bert_tf.paper.tables import TABLES, Column, PaperTable, Scale, System
 from bert_tf.paper.training_stages import Finetuning, Pretraining
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.reading import is_dataset_name
 from bert_tf.tasks.task_table import find_task
 
 _MOST_EPOCHS = 100  # beyond these a model learns the corpus by heart; the paper made 40
@@ -101,7 +101,8 @@ class Plan:
             stage.steps * stage.options.mean_batch_size * stage.shards.lengths[0]
             for stage in self.pretrainings
         )
-        text_bytes, needed = self.corpus.text_bytes, tokens * BYTES_PER_TOKEN / _MOST_EPOCHS
+        text_bytes = self.corpus.text_bytes
+        needed = tokens * BYTES_PER_TOKEN / _MOST_EPOCHS
         if text_bytes >= needed:
             return None
         return (
@@ -132,7 +133,8 @@ class Plan:
         )
 
     def _finetuning(self, system: System, column: Column, pretraining: Pretraining) -> Finetuning:
-        scale, settings = self.scale, dict(system.finetuning)
+        scale = self.scale
+        settings = dict(system.finetuning)
         (data,) = (data for data in self.tasks if data.task == column.task)
         if column.features:
             settings["features_only"] = scale.all_layers

@@ -17,7 +17,7 @@ from bert_tf.paper.plan import Plan
 from bert_tf.paper.stage import Cache, Show, Stage
 from bert_tf.paper.step_speed import StepSpeed
 from bert_tf.paper.training_stages import NO_SCORE, Score
-from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.reading import is_dataset_name
 from bert_tf.tasks.reports.pictures import compared, curves, save_png
 from bert_tf.tasks.reports.tables import markdown
 from bert_tf.training.workers import hold_run_directory
@@ -26,7 +26,8 @@ NOTE = (
     "Ours are development scores: each is the best of a run's evaluations on the validation "
     "examples, at the best of the learning rates tried with the first seed."
 )
-NOT_RUN, NOT_PUBLISHED = "not run here", "not in the paper"
+NOT_RUN = "not run here"
+NOT_PUBLISHED = "not in the paper"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Reproduction:
                 counts = (self._cache.outcome(stage) or {}).get("instances", [])
                 if not all(count["held_out"] for count in counts):
                     raise InputError("no text was held out: give a corpus of more documents")
-            result, folder = _Result(self.plan, self._cache), self.output / self.plan.table.name
+            result = _Result(self.plan, self._cache)
+            folder = self.output / self.plan.table.name
             write_json(folder / "table.json", result.as_json())
             save_png(folder / "table.png", result.picture())
             write_text(folder / "table.md", result.page())
@@ -165,7 +167,8 @@ class _Result:
         return [stage for stage in self.plan.stages if stage not in self.plan.finetunings]
 
     def page(self) -> str:
-        table, scale = self.plan.table, self.plan.scale
+        table = self.plan.table
+        scale = self.plan.scale
         finetuned = [column for column in self.plan.columns if column.task]
         lines = [
             f"# {table.title}",
@@ -214,7 +217,9 @@ class _Result:
 
     def picture(self) -> np.ndarray:
         """Bars, or curves over the steps of pre-training for systems that are points of lines."""
-        systems, columns, title = self.plan.systems, self.plan.columns, self.plan.table.title
+        systems = self.plan.systems
+        columns = self.plan.columns
+        title = self.plan.table.title
         values = {
             column.title: [self.scores[row, number].values for row in range(len(systems))]
             for number, column in enumerate(columns)

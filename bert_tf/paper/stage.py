@@ -50,7 +50,8 @@ class Cache:
         path = self._record(stage)
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            outcome, before = record["outcome"], dict(record.get("made_with", {}))
+            outcome = record["outcome"]
+            before = dict(record.get("made_with", {}))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

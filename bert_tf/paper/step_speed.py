@@ -1,4 +1,4 @@
-"""Measures training steps of a few layers and tokens, as those of large models take minutes."""
+"""Measures training steps of a few layers and tokens, as steps of large models take minutes."""
 
 import math
 import tempfile
@@ -34,12 +34,16 @@ class StepSpeed:
         self._notice = notice
         self._measured: dict[tuple, float] = {}
 
-    def of_pretraining(self, options: PretrainingOptions, config: BertConfig, length: int) -> float:
+    def pretraining_rate(
+        self, options: PretrainingOptions, config: BertConfig, length: int
+    ) -> float:
         batch = max(1, min(options.batch_size, _MEASURED_TOKENS // length))
         layers = min(config.num_hidden_layers, _MEASURED_LAYERS)
         config = replace(config, num_hidden_layers=layers, attention_direction="both")
-        width, places = config.hidden_size, predicted_positions(options, length)
-        heads, precision = config.num_attention_heads, options.precision
+        width = config.hidden_size
+        places = predicted_positions(options, length)
+        heads = config.num_attention_heads
+        precision = options.precision
         key = (layers, width, heads, batch, length, places, precision)
         if key not in self._measured:
             self._notice(

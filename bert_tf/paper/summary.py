@@ -25,7 +25,7 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SummaryFirst(keras.layers.Layer):
-    """Swaps [CLS] and the token that has seen all others; the arguments are those of `summary`."""
+    """Swaps [CLS] and the token that has seen all others; the arguments are `summary`'s."""
 
     def __init__(self, direction: str, **kwargs: Any):
         super().__init__(**kwargs)

@@ -36,7 +36,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A row: a model and how it is fine-tuned. Options are given beside those of the scale."""
+    """A row: a model and how it is fine-tuned. Its options are added to the scale's."""
 
     name: str
     pretraining: Values = field(default_factory=dict)  # options of `PretrainingOptions`
@@ -79,7 +79,7 @@ class PaperTable:
         }
 
     def columns_of(self, tasks: Sequence[str]) -> list[Column]:
-        """The columns to run: those of the given tasks, or new ones if the table has none."""
+        """The columns to run: the columns of the given tasks, or new ones if the table has none."""
         columns = [column for column in self.columns if not column.task or column.task in tasks]
         if not any(column.task for column in columns):
             columns += [

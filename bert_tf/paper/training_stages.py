@@ -37,7 +37,9 @@ from bert_tf.training.watcher import Watcher
 NO_SCORE = "no score"
 _DOCUMENTATION_EXAMPLES = 1280
 _FINETUNING_SECONDS = 15.0  # of a fine-tuning, beside its steps: loading, tracing, evaluations
-_WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12  # of a parameter; Adam has two means of each weight
+# Of a parameter; Adam has two means of each weight.
+_WEIGHT_BYTES = 4
+_CHECKPOINT_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Pretraining(Stage):
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         short, *long = map(str, self.shards.folders(cache))
-        folder, after = cache.of(self), long[0] if long else None
+        folder = cache.of(self)
+        after = long[0] if long else None
         options = replace(self.options, shards=short, long_shards=after, output=str(folder))
         result = run_pretraining(options, _Steps(show))
         assert result is not None
@@ -120,7 +123,8 @@ class Pretraining(Stage):
         batch = round(self.options.mean_batch_size)
         shares = [1.0] if len(self.shards.lengths) == 1 else [0.9, 0.1]
         for share, length in zip(shares, self.shards.lengths, strict=True):
-            places, steps = predicted_positions(self.options, length), share * self.steps
+            places = predicted_positions(self.options, length)
+            steps = share * self.steps
             flops += steps * pretraining_flops(
                 self.config, instances=batch, length=length, predictions=places
             )
@@ -129,7 +133,7 @@ class Pretraining(Stage):
 
     def seconds_of(self, speed: StepSpeed, flops: float, in_lstms: float) -> float:
         """Seconds of the operations of a model of its size, some of them in LSTM layers."""
-        rate = speed.of_pretraining(self.options, self.config, self.shards.lengths[0])
+        rate = speed.pretraining_rate(self.options, self.config, self.shards.lengths[0])
         return (flops - in_lstms + in_lstms / LSTM_SPEED) / rate
 
     @property
@@ -140,7 +144,8 @@ class Pretraining(Stage):
 
     def bytes_of(self, models: int, checkpoints: int) -> float:
         """Size of models and training checkpoints of its size."""
-        width, layers = self.config.hidden_size, self.config.num_hidden_layers
+        width = self.config.hidden_size
+        layers = self.config.num_hidden_layers
         parameters = 12 * layers * width**2 + width * (self.config.vocab_size + 512)
         return parameters * (models * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES)
 
@@ -169,17 +174,17 @@ class Finetuning(Stage):
         return [*range(self.options.seed, self.options.seed + self.options.seeds)]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        model, output = self.pretraining.model(cache, self.step), cache.of(self)
+        model = self.pretraining.model(cache, self.step)
+        output = cache.of(self)
         folders = {"model": str(model), "output": str(output), **self.data.options(cache)}
         options = replace(self.options, **folders)
 
-        def score(trial: Trial) -> float:  # of the first seed: others do not change the choice
-            value = trial.runs.get(options.seed, {}).get(trial.best_by)
-            return -math.inf if value is None else value
+        def merit(trial: Trial) -> tuple[float, ...]:  # of the first seed: others change no choice
+            return trial.merit(trial.runs.get(options.seed, {})) or ()
 
         tried = search(replace(options, seeds=1), _Steps(show), run_finetuning)
-        chosen = max(tried, key=score)
-        if score(chosen) == -math.inf:
+        chosen = max(reversed(tried), key=merit)  # of equal ones the later
+        if not merit(chosen):
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
         setting: dict[str, Any] = {n: [value] for n, value in vars(chosen.setting).items()}
         tried = search(replace(options, **setting), _Steps(show), run_finetuning)

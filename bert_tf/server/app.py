@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -33,16 +33,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as AsgiMessage
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from bert_tf.server import json_tensors, openai
-from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if, row_count
+from bert_tf.server import json_tensors, openai, rerank
+from bert_tf.server.batching import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.server.credentials import Tokens
 from bert_tf.server.errors import HTTP_STATUS, ServingError, invalid
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import Metrics, Recorder
+from bert_tf.server.monitoring import Metrics
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _SMALLEST_PACKED = 2**10  # bytes of an answer that is worth packing
@@ -56,6 +55,11 @@ _PATH = re.compile(
     "(?::(predict|tokenize|classify|regress)|(/metadata))?)?",
     re.IGNORECASE,
 )
+# Paths with clients of their own: the name in metrics, and what answers a body.
+_BODIES = {
+    openai.PATH: ("Embeddings", openai.embeddings),
+    rerank.PATH: ("Rerank", rerank.rerank),
+}
 # Larger bodies are read up to so many times the limit, then refused: most clients read no answer
 # before they have sent everything.
 _READ_TO_REFUSE = 4
@@ -84,14 +88,10 @@ def make_app(
     hosts: Collection[str] = (),
     tokens: Tokens | None = None,
     cors_origins: Sequence[str] = (),
-    recorder: Recorder | None = None,
     metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
-    middleware = [
-        Middleware(_unless, answered=functools.partial(_probe, models)),
-        Middleware(_observed, recorder=recorder or Recorder()),
-    ]
+    middleware = [Middleware(_unless, answered=functools.partial(_probe, models))]
     if hosts:
         guard = functools.partial(_refuse_other_host, hosts, models.metrics)
         middleware.append(Middleware(_unless, answered=guard))
@@ -100,8 +100,7 @@ def make_app(
             CORSMiddleware,
             allow_origins=cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-ID", "Traceparent"],
-            expose_headers=["X-Request-ID"],
+            allow_headers=["Authorization", "Content-Type"],
         )
         middleware.append(cors)
     if tokens is not None:
@@ -145,7 +144,7 @@ def _unless(app: ASGIApp, answered: Callable[[Scope], Response | None]) -> ASGIA
 
 
 def _probe(models: Models, scope: Scope) -> Response | None:
-    """Answers an orchestrator's probes: from anyone, under any host's name, and not logged."""
+    """Answers an orchestrator's probes: from anyone, under any host's name."""
     path = scope["path"]
     if path not in ("/healthz", "/readyz"):
         return None
@@ -159,8 +158,7 @@ def _probe(models: Models, scope: Scope) -> Response | None:
 
 
 def _refuse_without_token(tokens: Tokens, metrics: Metrics, scope: Scope) -> Response | None:
-    if name := tokens.name_of(Headers(scope=scope).get("authorization", "")):
-        _log_fields(scope)["token"] = name
+    if tokens.admit(Headers(scope=scope).get("authorization", "")):
         return None
     error = ServingError(StatusCode.UNAUTHENTICATED, "Missing or wrong token", "token")
     refusal = _refusal(scope, metrics, error)
@@ -182,46 +180,6 @@ def _refuse_other_host(hosts: Collection[str], metrics: Metrics, scope: Scope) -
     return _refusal(scope, metrics, ServingError(StatusCode.PERMISSION_DENIED, message, "host"))
 
 
-def _observed(app: ASGIApp, recorder: Recorder) -> ASGIApp:
-    """Gives requests an id, and writes their `_log_fields` to the log and a span."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await app(scope, receive, send)
-        headers, fields = Headers(scope=scope), _log_fields(scope)
-        fields |= {
-            "client": (scope.get("client") or ("",))[0],
-            "protocol": "REST",
-            "method": scope["method"],
-            "path": _raw_path(scope),
-            "status": 499,  # of a request without an answer
-            "request_bytes": 0,
-            "response_bytes": 0,
-        }
-
-        async def counting_receive() -> AsgiMessage:
-            message = await receive()
-            fields["request_bytes"] += len(message.get("body", b""))
-            return message
-
-        async def counting_send(message: AsgiMessage) -> None:
-            if message["type"] == "http.response.start":
-                fields["status"] = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = fields["request_id"]
-            fields["response_bytes"] += len(message.get("body", b""))
-            await send(message)
-
-        with recorder.record(scope["method"], headers, fields):
-            await app(scope, counting_receive, counting_send)
-
-    return answer
-
-
-def _log_fields(scope: Scope) -> dict[str, Any]:
-    """Fields of a request in the access log and its span, which grow while it is answered."""
-    return scope.setdefault("state", {}).setdefault("access", {})
-
-
 def _raw_path(scope: Scope) -> str:
     """The path of a request as it was sent, without the query."""
     return scope["raw_path"].decode("latin-1")
@@ -234,7 +192,7 @@ def _json_response(body: str | bytes, status: int = 200, headers: Any = None) ->
 
 def _error_response(scope: Scope, status: int, message: str, headers: Any = None) -> Response:
     """An error as the clients of a path show it: OpenAI's, or TensorFlow Serving's."""
-    if scope["path"] == openai.PATH:
+    if scope["path"] in _BODIES:
         text = json.dumps(openai.error(status, message))
     else:
         text = json.dumps({"error": message}, indent=4, ensure_ascii=False)
@@ -254,55 +212,64 @@ class RestApi:
     """Answers with JSON, whatever happens; paths outside /v1/ with a plain 404."""
 
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
-        self._models, self._metrics = models, models.metrics
+        self._models = models
+        self._metrics = models.metrics
         self.bodies = Bodies(limits or Limits(), models.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not _raw_path(scope).lower().startswith("/v1/"):
             return await PlainTextResponse("Not Found", 404)(scope, receive, send)
-        start, code, response = time.monotonic(), StatusCode.OK, None
+        start = time.monotonic()
+        code = StatusCode.OK
+        response = None
         with self._metrics.in_flight.labels("REST").track_inprogress():
             try:
                 response = _json_response(await self._answer(Request(scope, receive)))
             except ServingError as error:
-                code, response = error.code, _refusal(scope, self._metrics, error)
+                code = error.code
+                response = _refusal(scope, self._metrics, error)
             except ClientDisconnect:
                 code = StatusCode.CANCELLED
             except asyncio.CancelledError:  # the server stops, and has waited long enough
-                code, text = StatusCode.UNAVAILABLE, "The server is stopping"
+                code = StatusCode.UNAVAILABLE
+                text = "The server is stopping"
                 end = ServingError(code, text, "stopping", 503)
                 response = _refusal(scope, self._metrics, end)
             except Exception:  # whatever happens, the server goes on
-                number = _log_fields(scope).get("request_id", "")
-                _LOG.exception("%s %s, %s", scope["method"], _raw_path(scope), number)
-                code, text = StatusCode.INTERNAL, "Internal error; the server's log has its cause"
+                _LOG.exception("%s %s", scope["method"], _raw_path(scope))
+                code = StatusCode.INTERNAL
+                text = "Internal error; the server's log has its cause"
                 response = _error_response(scope, 500, text)
-            if api := scope.get("state", {}).get("api"):
-                model, seconds = _log_fields(scope).get("model", ""), time.monotonic() - start
-                self._metrics.request(model, api, "REST", code, seconds)
+            state = scope.get("state", {})
+            if api := state.get("api"):
+                seconds = time.monotonic() - start
+                self._metrics.request(state.get("model", ""), api, "REST", code, seconds)
             if response is not None:
                 await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> str | bytes:
-        path, method, fields = _raw_path(request.scope), request.method, _log_fields(request.scope)
-        match, is_openai = _PATH.fullmatch(path), request.scope["path"] == openai.PATH
-        if not match and not is_openai:
+        path = _raw_path(request.scope)
+        method = request.method
+        match = _PATH.fullmatch(path)
+        body = _BODIES.get(request.scope["path"])
+        if not match and not body:
             raise invalid(f"Malformed request: {method} {path}")
         name, version, label, verb, metadata = match.groups() if match else (None,) * 5
-        allowed = ("POST",) if verb or is_openai else ("GET", "HEAD")
+        allowed = ("POST",) if verb or body else ("GET", "HEAD")
         if method not in allowed:
             message = f"The method {method} is not allowed here: use {allowed[0]}"
             raise ServingError(StatusCode.UNIMPLEMENTED, message, "method", 405, allowed[0])
-        if is_openai:
-            embed = functools.partial(openai.embeddings, self._models, fields)
-            return await self.bodies.answered(request, "Embeddings", embed)
+        if body:
+            api, function = body
+            call = functools.partial(function, self._models, request.state)
+            return await self.bodies.answered(request, api, call)
         if not name:
             # TensorFlow Serving has no such list: its clients get an error, as there.
             if request.headers.get("user-agent", "").startswith("OpenAI/"):
                 return openai.listed(self._models)
-            raise invalid("The path names no model: ask /v1/models/NAME")
+            raise invalid("The path does not name a model: use /v1/models/NAME")
         target = unquote(name), int(version) if version else None, unquote(label) if label else None
-        fields["model"] = target[0]
+        request.state.model = target[0]
         if not verb:
             answer = self._metadata(target) if metadata else _json(self._models.status(*target))
             return json.dumps(answer, indent=1, ensure_ascii=False)
@@ -311,7 +278,7 @@ class RestApi:
             cure = f"ask :predict, or TensorFlow Serving, which has the export's :{verb}"
             raise ServingError(StatusCode.UNIMPLEMENTED, f"This server has no :{verb}: {cure}")
         convert = self._tokens if verb == "tokenize" else self._predictions
-        call = functools.partial(convert, target, fields)
+        call = functools.partial(convert, target)
         return await self.bodies.answered(request, verb.capitalize(), call)
 
     def _metadata(self, target: _Target) -> dict[str, Any]:
@@ -321,24 +288,20 @@ class RestApi:
         # The name stands twice: once for the map of metadata, once for the message's field.
         return {"model_spec": _json(spec), "metadata": {"signature_def": _json(signatures)}}
 
-    async def _predictions(
-        self, target: _Target, fields: dict[str, Any], body: bytes, deadline: float
-    ) -> bytes:
-        start, is_large = time.monotonic(), len(body) > LARGE_BODY
+    async def _predictions(self, target: _Target, body: bytes, deadline: float) -> bytes:
+        start = time.monotonic()
+        is_large = len(body) > LARGE_BODY
         document = await in_thread_if(is_large, json_tensors.parse, body)
         name = json_tensors.signature_name(document)
         with self._models.servable(*target) as servable:
-            fields["version"] = servable.version
             infos = servable.signature(name).inputs
-            fields["signature"] = name
             rows = document.get("instances")
             # Refused before it costs the time of a conversion.
             servable.check_rows(len(rows) if isinstance(rows, list) else 0)
             if not infos:
-                raise invalid(f"The signature {name} has no inputs: ask gRPC")
+                raise invalid(f"The signature {name} has no inputs: call it over gRPC")
             inputs = {key: tf.as_dtype(info.dtype) for key, info in infos.items()}
             tensors = await in_thread_if(is_large, json_tensors.tensors, document, inputs)
-            fields["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1
             write = json_tensors.outputs if "inputs" in document else json_tensors.predictions
             del document, rows  # several times the size of its body
             self._metrics.stages.labels("parse").observe(time.monotonic() - start)
@@ -348,18 +311,15 @@ class RestApi:
             with self._metrics.stages.labels("write").time():
                 return await in_thread_if(is_large, write, outputs, deadline)
 
-    async def _tokens(
-        self, target: _Target, fields: dict[str, Any], body: bytes, deadline: float
-    ) -> bytes:
-        is_large, inputs = len(body) > LARGE_BODY, {"text": tf.string}
+    async def _tokens(self, target: _Target, body: bytes, deadline: float) -> bytes:
+        is_large = len(body) > LARGE_BODY
+        inputs = {"text": tf.string}
         document = await in_thread_if(is_large, json_tensors.parse, body)
         texts = (await in_thread_if(is_large, json_tensors.tensors, document, inputs))["text"]
         with self._models.servable(*target) as servable:
-            fields["version"] = servable.version
             if texts.ndim > 1:
                 raise invalid("Send a text, or a list of texts")
             rows = await servable.tokenize(texts.reshape(-1), deadline)
-        fields["rows"] = len(rows)
         key = "outputs" if "inputs" in document else "predictions"
         is_large = sum(len(row["pieces"]) for row in rows) > LARGE_ANSWER
         answer = {key: rows if texts.ndim else rows[0]}
@@ -397,7 +357,8 @@ class Bodies:
 
         The request is counted under the name `api`. Raises ClientDisconnect.
         """
-        request.state.api, start = api, time.monotonic()
+        request.state.api = api
+        start = time.monotonic()
         async with self._body(request) as body:
             self.metrics.stages.labels("read").observe(time.monotonic() - start)
             deadline = start + self.limits.seconds
@@ -417,7 +378,8 @@ class Bodies:
             self._held -= upload.size
 
     async def _read(self, request: Request, upload: _Upload) -> bytes:
-        limits, size = self.limits, 0
+        limits = self.limits
+        size = 0
         most = limits.body_bytes * _READ_TO_REFUSE
         if int(request.headers.get("content-length", 0)) > most:
             raise _too_large(limits.body_bytes)

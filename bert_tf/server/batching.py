@@ -132,7 +132,8 @@ class Workers:
             return
 
     def _start(self, head: "_Head", batch: list[_Request]) -> None:
-        queue, started = head.queue, time.monotonic()
+        queue = head.queue
+        started = time.monotonic()
         self._idle -= 1
         queue.running += 1
         if head.group.is_long:
@@ -244,7 +245,8 @@ class BatchQueue:
             for group, waiting in self._waiting.items():
                 arrived = waiting[0].arrived
                 timeout = self.parameters.batch_timeout_micros / 1e6
-                rows, most = sum(request.rows for request in waiting), self._size(group)
+                rows = sum(request.rows for request in waiting)
+                most = self._size(group)
                 ready_at = arrived + (0 if rows >= most else timeout)
                 size = max(waiting[0].rows, min(rows, most)) << group.size
                 yield _Head(self, group, size, arrived, ready_at)
@@ -255,7 +257,8 @@ class BatchQueue:
     def take(self, group: _Group) -> list[_Request]:
         """Removes and returns the next batch of a group, without requests that expired."""
         batch: list[_Request] = []
-        waiting, rows = self._waiting[group], 0
+        waiting = self._waiting[group]
+        rows = 0
         while waiting and (not batch or rows + waiting[0].rows <= self._size(group)):
             request = waiting.popleft()
             self.rows -= request.rows

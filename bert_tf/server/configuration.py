@@ -29,7 +29,8 @@ class BatchingParameters:
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_enqueued_batches", *_FROM_ZERO):
-            value, least = getattr(self, name), int(name not in _FROM_ZERO)
+            value = getattr(self, name)
+            least = int(name not in _FROM_ZERO)
             if not least <= value <= _LARGEST:
                 raise ValueError(f"{name} is {value}: give at least {least}")
         sizes = list(self.allowed_batch_sizes)
@@ -122,7 +123,8 @@ def read_models_config(path: str | Path) -> list[ModelConfig]:
     `bert-tf export` writes a container's paths, /models/NAME. Where there is no such folder, NAME
     beside the file is taken.
     """
-    path, config = Path(path), ModelServerConfig()
+    path = Path(path)
+    config = ModelServerConfig()
     with _read(path, config, "configures no models"):
         models = config.model_config_list.config
         times = Counter(model.name for model in models)
@@ -140,5 +142,5 @@ def read_models_config(path: str | Path) -> list[ModelConfig]:
             use_beside = beside.is_dir() and not base_path.is_dir()
             model.base_path = str(beside if use_beside else base_path)
     if not models:
-        raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
+        raise InputError(f"{path} contains no models: add one, as in saved_models/models.config")
     return list(models)

@@ -117,7 +117,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 # The parser takes what follows for another protocol's. It is the request's body, or
                 # the next request: a new parser reads the head again, without its `Upgrade`.
-                method, version = self.parser.get_method(), self.parser.get_http_version()
+                method = self.parser.get_method()
+                version = self.parser.get_http_version()
                 lines = [b"%s %s HTTP/%s" % (method, self.url, version.encode())]
                 lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
                 data = data[upgrade.args[0] :]
@@ -213,7 +214,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the system has not taken yet, under TLS those of the transport below, too."""
+        """Bytes that the system has not taken yet; under TLS, the transport below counts, too."""
         below = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", None)
         layers = filter(None, (self.transport, below))
         return sum(layer.get_write_buffer_size() for layer in layers)

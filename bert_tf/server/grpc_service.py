@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -29,7 +29,6 @@ from bert_tf.server.connections import HEAD_BYTES
 from bert_tf.server.credentials import Certificate, Tokens
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import REQUEST_ID, Recorder
 from bert_tf.server.tensors import predict_inputs, to_proto
 from bert_tf.tasks.signatures import DEFAULT
 
@@ -60,7 +59,6 @@ async def start_grpc(
     most_connections: int = 1000,
     tls: Certificate | None = None,
     tokens: Tokens | None = None,
-    recorder: Recorder | None = None,
 ) -> tuple["GrpcServer", int]:
     """Starts a server of the services and returns it with its port; port 0 takes a free one.
 
@@ -80,8 +78,7 @@ async def start_grpc(
         ],
     )
     patient = min(_MOST_PATIENT, max_held_bytes // max_request_bytes)
-    records = recorder or Recorder()
-    started = GrpcServer(server, models, max_held_bytes, patient, tokens, records)
+    started = GrpcServer(server, models, max_held_bytes, patient, tokens)
     services = {
         service: {
             # The call reads its message itself: gRPC's own handlers would wait without a limit.
@@ -97,26 +94,11 @@ async def start_grpc(
     for service, handlers in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     if tls:
-        port = server.add_secure_port(address, _credentials(tls))
+        port = server.add_secure_port(address, grpc.ssl_server_credentials([tls.pair]))
     else:
         port = server.add_insecure_port(address)
     await server.start()
     return started, port
-
-
-def _credentials(tls: Certificate) -> grpc.ServerCredentials:
-    """Credentials that are current for each new connection."""
-    last = tls.pair
-
-    def changed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal last
-        if tls.pair is last:
-            return None
-        last = tls.pair
-        return grpc.ssl_server_certificate_configuration([last])
-
-    first = grpc.ssl_server_certificate_configuration([last])
-    return grpc.dynamic_ssl_server_credentials(first, changed)
 
 
 async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
@@ -173,7 +155,7 @@ _RPCS: dict[str, dict[str, _Rpc]] = {
 
 @dataclasses.dataclass
 class GrpcServer:
-    """What all calls share: tokens, limits, errors, metrics, log and spans; and the health service.
+    """What all calls share: tokens, limits, errors and metrics; and the health service.
 
     grpc.health.v1, which needs no token, reports whether all models are ready, and whether each is,
     under its name. The package's own service forgets watchers when one of several leaves.
@@ -184,55 +166,42 @@ class GrpcServer:
     max_held_bytes: int
     most_patient: int  # calls that may wait long for their message
     tokens: Tokens | None
-    recorder: Recorder
     arriving: int = 0  # calls that wait for their message
     held_bytes: int = 0
     watchers: int = 0
     is_stopping: bool = False
 
     async def call(self, api: str, rpc: _Rpc, messages: Any, context: Context) -> bytes:
-        started, code = time.monotonic(), grpc.StatusCode.OK
-        headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
-        fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
-        fields["request_bytes"] = 0
-        metrics = self.models.metrics
-        records = self.recorder.record(api, headers, fields)
-        with records, metrics.in_flight.labels("GRPC").track_inprogress():
-            trailer = ((REQUEST_ID, fields["request_id"]),)
-            context.set_trailing_metadata(trailer)
+        started = time.monotonic()
+        code = grpc.StatusCode.OK
+        metrics, models = self.models.metrics, [""]  # the last one is the request's
+        with metrics.in_flight.labels("GRPC").track_inprogress():
             try:
-                return await self._answer(rpc, headers, fields, context)
+                return await self._answer(rpc, models, context)
             except ServingError as error:
                 metrics.refusals.labels(error.reason).inc()
                 code = error.code
-                await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
+                await context.abort(code, error.message[:_LONGEST_MESSAGE])
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
             except Exception:
-                _LOG.exception("a request failed, %s", fields["request_id"])
+                _LOG.exception("a request failed")
                 code = grpc.StatusCode.INTERNAL
-                await context.abort(code, "Internal error: see the server's log", trailer)
+                await context.abort(code, "Internal error: see the server's log")
             finally:
-                fields["status"] = code.name
                 if api != "GetModelStatus":
-                    seconds, model = time.monotonic() - started, fields.get("model", "")
-                    metrics.request(model, api, "GRPC", code, seconds)
+                    metrics.request(models[-1], api, "GRPC", code, time.monotonic() - started)
         raise AssertionError("abort raises")
 
-    async def _answer(
-        self, rpc: _Rpc, headers: Mapping[str, str], fields: dict[str, Any], context: Context
-    ) -> bytes:
+    async def _answer(self, rpc: _Rpc, models: list[str], context: Context) -> bytes:
         request_type, method = rpc
-        if self.tokens:
-            name = self.tokens.name_of(headers.get("authorization", ""))
-            if name is None:
-                text = "send the metadata authorization: Bearer <token>"
-                raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
-            fields["token"] = name
+        if self.tokens and not self.tokens.admit(_authorization(context)):
+            text = "send the metadata authorization: Bearer <token>"
+            raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
         with self.models.metrics.stages.labels("read").time():
             message = await self.message(context)
-        size = fields["request_bytes"] = len(message)
+        size = len(message)
         if self.held_bytes + size > self.max_held_bytes:
             text = f"More than {self.max_held_bytes} bytes of requests are in work"
             raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "held_bytes")
@@ -241,16 +210,13 @@ class GrpcServer:
             with self.models.metrics.stages.labels("parse").time():
                 request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
             del message
-            spec = request.model_spec
-            fields |= {"model": spec.name, "signature": spec.signature_name}
+            models.append(request.model_spec.name)
             if not request.HasField("model_spec"):
-                raise invalid("The request names no model")
+                raise invalid("The request does not name a model: set model_spec.name")
             remaining = context.time_remaining()  # centuries without a deadline
             is_endless = remaining is None or remaining > _YEAR
             deadline = math.inf if is_endless else time.monotonic() + remaining
             response = await method(self.models, request, deadline)
-            if spec := getattr(response, "model_spec", None):
-                fields |= {"signature": spec.signature_name, "version": spec.version.value}
             with self.models.metrics.stages.labels("write").time():
                 is_large = response.ByteSize() > LARGE_BODY
                 return await in_thread_if(is_large, response.SerializeToString)
@@ -285,7 +251,8 @@ class GrpcServer:
         return HealthCheckResponse(status=status).SerializeToString()
 
     async def watch(self, messages: Any, context: Context) -> None:
-        service, last = await self._service(context), None
+        service = await self._service(context)
+        last = None
         if self.watchers >= _MOST_WATCHERS:
             text = f"{_MOST_WATCHERS} clients watch already: call Check"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
@@ -310,7 +277,8 @@ class GrpcServer:
             raise
 
     def _status(self, service: str) -> int:
-        readiness, is_whole = self.models.readiness(), service in ("", *_RPCS)
+        readiness = self.models.readiness()
+        is_whole = service in ("", *_RPCS)
         if not is_whole and service not in readiness:
             return HealthCheckResponse.SERVICE_UNKNOWN
         is_ready = self.models.is_ready if is_whole else readiness[service]
@@ -319,11 +287,16 @@ class GrpcServer:
         return HealthCheckResponse.NOT_SERVING
 
 
+def _authorization(context: Context) -> str:
+    """The call's `authorization` header, or ""."""
+    return str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+
+
 def _parsed(request_type: type[Message], message: bytes) -> Any:
     try:
         return request_type.FromString(message)
     except DecodeError as error:
-        raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
+        raise invalid(f"The message is not a {request_type.DESCRIPTOR.name}: {error}") from error
 
 
 def _target(spec: ModelSpec) -> tuple[str, int | None, str | None]:

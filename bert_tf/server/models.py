@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import gc
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,9 @@ from bert_tf.server.configuration import BatchingParameters, read_models_config
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import Servable
+from bert_tf.serving.engines import Engine
 from bert_tf.serving.precisions import fastest_version, versions
+from bert_tf.tasks.signatures import Step, no_step
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,15 +36,15 @@ class Models:
 
     New versions are found by polling, loaded and warmed up while the old one serves, then take
     over; the old one is unloaded after its last request. The same happens to versions whose folder
-    or files have changed. A version that fails to load is tried again once its files change, or
-    after a minute, then two, up to an hour. A model whose whole folder disappears stays loaded, as
-    in TensorFlow Serving.
+    or files have changed. A version that fails to load is tried again once its files change. A
+    model whose whole folder disappears stays loaded, as in TensorFlow Serving.
 
     `source` is a folder of models (<name>/<version>), a folder of one model, which `name` names
     otherwise, or a models.config, whose changes are followed. Of a model exported in several types
     the fastest version is served, unless the file has a policy. `batching` has the number of
     threads, and defaults for what a version's `batching_params.pbtxt` omits; `overrides` replace
-    fields of every version. With `refuses_truncated`, texts that do not fit are refused.
+    fields of every version. With `refuses_truncated`, texts that do not fit are refused. `engine`
+    is as of `Engines`.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Models:
         batching: BatchingParameters | None = None,
         overrides: Mapping[str, Any] | None = None,
         refuses_truncated: bool = False,
+        engine: Engine = "auto",
     ) -> None:
         self.metrics = Metrics()
+        self.step: Step = no_step  # shows the first loads
         batching = batching or BatchingParameters()
         self._folder = Path(source)
         self._name = name or self._folder.resolve().name
@@ -72,13 +75,13 @@ class Models:
             parameters=dataclasses.replace(batching, num_batch_threads=0),
             overrides=dict(overrides or {}),
             refuses_truncated=refuses_truncated,
+            engine=engine,
         )
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
         # By name, in the order of their loads: of one version the last counts, once it answers.
         self._servables: dict[str, list[Servable]] = {}
         self._wanted: dict[str, dict[int, Path]] = {}
-        self._labels: dict[str, dict[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: set[str] = set()  # models that have been complete and still answer
         self._is_started = False
@@ -95,12 +98,12 @@ class Models:
                 self._configs = [ModelConfig(name=self._name, base_path=str(folder.absolute()))]
             await self._poll()
         except OSError as error:
-            raise InputError(f"{folder} cannot be read ({error}): check it") from error
+            raise InputError(f"{folder} cannot be read ({error}): check its permissions") from error
         if self._configs is None and not self._wanted:
             await self.close()
             raise InputError(
-                f"{folder} holds no models: give a folder of exports, as `bert-tf export` "
-                "writes them (<name>/<version>/saved_model.pb)"
+                f"{folder} contains no models: give a folder that `bert-tf export` wrote "
+                "(<name>/<version>/saved_model.pb)"
             )
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -131,9 +134,9 @@ class Models:
                     await self._follow()
                 await self._poll()
             except OSError as error:  # a network's file system comes back
-                _LOG.warning("looking for models failed: %s", error)
+                _LOG.warning("checking for new models failed: %s", error)
             except Exception:  # a defect, which must not end the watch
-                _LOG.exception("looking for models failed")
+                _LOG.exception("checking for new models failed")
 
     async def _follow(self) -> None:
         """Reads a models.config again; a wrong one changes nothing."""
@@ -145,12 +148,12 @@ class Models:
 
     async def _poll(self) -> None:
         tried = [x for x in self._all() if x.error or x.is_available]
-        known, is_serving = {*self._wanted}, self._is_started
+        known = {*self._wanted}
+        is_serving = self._is_started
         look = functools.partial(_look, self._folder, self._configs, known, tried, is_serving)
         wanted, changed = await asyncio.to_thread(look)
         for servable in changed:
             servable.is_outdated = True
-        self._label()
         self._wanted |= wanted
         for name in self._wanted:
             self._settle(name)
@@ -161,7 +164,8 @@ class Models:
         """Warns, once, of a wrong models.config, and of what it names and is not there."""
         warnings = {self._complaint} - {""}
         for model in self._configs or ():
-            wanted, entry = self._wanted.get(model.name, {}), f"{self._folder}: {model.name}"
+            wanted = self._wanted.get(model.name, {})
+            entry = f"{self._folder}: {model.name}"
             pinned = {*model.model_version_policy.specific.versions}
             if not wanted or not pinned <= wanted.keys():
                 which = "".join(f" {version}" for version in sorted(pinned - wanted.keys()))
@@ -218,36 +222,28 @@ class Models:
         """The versions that can be asked, by number."""
         return {x.version: x for x in self._servables.get(name, ()) if x.is_available}
 
-    def _label(self) -> None:
-        """Moves labels; each names its old version until the new one is loaded."""
-        self._labels, before = {}, self._labels
-        for model in self._configs or ():
-            known, available = before.get(model.name, {}), self.available(model.name)
-            self._labels[model.name] = {
-                label: version if version in available else known.get(label, version)
-                for label, version in model.version_labels.items()
-            }
-
     def _settle(self, name: str) -> None:
         """Starts to load the versions that are wanted; retires others when one of these serves."""
-        wanted, servables = self._wanted[name], self._servables.setdefault(name, [])
+        wanted = self._wanted[name]
+        servables = self._servables.setdefault(name, [])
         newest = self._newest(name)
         for version, directory in wanted.items():
             last = newest.get(version)
-            if last and last.directory == directory and not last.is_outdated:
-                if last.state != ModelVersionStatus.END:
-                    continue
-                if last.error:
-                    if last.retry_at <= time.monotonic():
-                        last.error, last.state = None, ModelVersionStatus.START
-                        self._begin(self._load(last))
-                    continue
-            newest[version] = self._servable(name, version, directory)
+            if (
+                last
+                and last.directory == directory
+                and not last.is_outdated
+                and (last.error or last.state != ModelVersionStatus.END)
+            ):
+                continue
+            is_quiet = not self._is_started
+            newest[version] = self._servable(name, version, directory, is_quiet=is_quiet)
             servables.append(newest[version])
             self._begin(self._load(newest[version]))
         is_served = not wanted or any(newest[version].is_available for version in wanted)
         for servable in servables:
-            last, is_wanted = newest[servable.version], servable.version in wanted
+            last = newest[servable.version]
+            is_wanted = servable.version in wanted
             is_replaced = servable is not last and last.is_available
             if servable.is_available and (is_replaced or (is_served and not is_wanted)):
                 servable.state = ModelVersionStatus.UNLOADING
@@ -260,8 +256,14 @@ class Models:
         self._servables[name] = [x for x in servables if x not in dropped]
 
     async def _load(self, servable: Servable) -> None:
-        await self._in_loader(servable.load)
-        self._label()
+        def load() -> None:
+            if not self._is_started:
+                first = self._all()
+                done = sum(x.is_available or x.error is not None for x in first)
+                self.step(f"loading {servable.name}, version {servable.version}", done, len(first))
+            servable.load()
+
+        await self._in_loader(load)
         self._settle(servable.name)
 
     async def _unload(self, servable: Servable) -> None:
@@ -282,13 +284,17 @@ class Models:
     def names(self) -> list[str]:
         return sorted({servable.name for servable in self._all() if servable.is_available})
 
+    def check_started(self) -> None:
+        """Raises ServingError: UNAVAILABLE before the first loads are done, and at the end."""
+        if self._is_closing or not self._is_started:
+            reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
+            raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
+
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> contextlib.AbstractContextManager[Servable]:
         """Keeps the version that a request asks for, by default the newest, loaded in a block."""
-        if self._is_closing or not self._is_started:
-            reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
-            raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
+        self.check_started()
         version = self._version(name, version, label)
         available = self.available(name)
         chosen = max(available, default=-1) if version is None else version
@@ -303,18 +309,20 @@ class Models:
     def _version(self, name: str, version: int | None, label: str | None) -> int | None:
         """The number that a request asks for, if any, by itself or by a label."""
         if not name:
-            raise invalid("The request names no model")
+            raise invalid("The request does not name a model")
         if label is None:
             return version
-        if label not in self._labels.get(name, {}):
+        labels = [x.version_labels for x in self._configs or () if x.name == name]
+        if not labels or label not in labels[0]:
             raise invalid(f"{name} has no version with the label {label}")
-        return self._labels[name][label]
+        return int(labels[0][label])
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> GetModelStatusResponse:
         """The state of each version of a model, or of one, as ModelService reports it."""
-        version, newest = self._version(name, version, label), self._newest(name)
+        version = self._version(name, version, label)
+        newest = self._newest(name)
         # The newest first, as TensorFlow Serving lists them.
         numbers = sorted(newest, reverse=True) if version is None else [version]
         if not newest.keys() & numbers:

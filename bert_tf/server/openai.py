@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,24 +33,24 @@ class _Body(NamedTuple):
     texts: list[bytes]
     model: str
     in_base64: bool
-    dimensions: Any
+    dimensions: Any  # None for all that the model has
     truncate: bool
 
 
-async def embeddings(
-    models: Models, fields: dict[str, Any], content: bytes, deadline: float
-) -> bytes:
-    """The answer to the body of a request; adds the access log's fields."""
+async def embeddings(models: Models, state: Any, content: bytes, deadline: float) -> bytes:
+    """The answer to the body of a request; tells its `state` the model, for metrics."""
     with models.metrics.stages.labels("parse").time():
         is_large = len(content) > LARGE_BODY
         body = _read(await in_thread_if(is_large, json_tensors.parse, content))
-    with _servable(models, body, fields) as servable:
+    with _servable(models, body, state) as servable:
         texts = np.array(body.texts, object)
         vectors, pieces = await asyncio.gather(
             _vectors(servable, texts, body.truncate, deadline),
             servable.count_pieces(texts, deadline),
         )
-    tokens, is_large = int(pieces.sum()) + _SPECIALS * len(texts), vectors.size > LARGE_ANSWER
+    vectors = _shortened(vectors, body.dimensions)
+    tokens = int(pieces.sum()) + _SPECIALS * len(texts)
+    is_large = vectors.size > LARGE_ANSWER
     with models.metrics.stages.labels("write").time():
         answer = servable.name, tokens, vectors, body.in_base64
         return await in_thread_if(is_large, _answer, *answer)
@@ -58,6 +58,7 @@ async def embeddings(
 
 def listed(models: Models) -> bytes:
     """The models that answer, as OpenAI's API lists them."""
+    models.check_started()
     fields = {"object": "model", "created": 0, "owned_by": "bert-tf"}
     return orjson.dumps({"object": "list", "data": [{"id": x, **fields} for x in models.names]})
 
@@ -69,68 +70,78 @@ def error(status: int, message: str) -> dict[str, Any]:
 
 
 def _read(document: dict[str, Any]) -> _Body:
-    texts, name = _texts(document.get("input")), document.get("model")
+    texts = strings_in(document.get("input"), "input")
+    name = document.get("model")
     if not isinstance(name, str) or not name:
         raise invalid("'model' is missing: give the name of a model")
     encoding = document.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise invalid("'encoding_format' must be float or base64")
-    truncate = document.get("truncate") or False
-    if not isinstance(truncate, bool):
-        raise invalid("'truncate' must be true or false")
+    truncate = switch_in(document, "truncate")
     return _Body(texts, name, encoding == "base64", document.get("dimensions"), truncate)
 
 
-def _texts(value: Any) -> list[bytes]:
+def switch_in(document: dict[str, Any], name: str) -> bool:
+    """A field of a request that is true or false, which it is without the field."""
+    value = document.get(name) or False
+    if not isinstance(value, bool):
+        raise invalid(f"'{name}' must be true or false")
+    return value
+
+
+def strings_in(value: Any, name: str) -> list[bytes]:
+    """The field `name` of a request, a text or a list of texts; refuses others, and too many."""
     texts = [value] if isinstance(value, str) else value
     if texts is None:
-        raise invalid("'input' is missing: give a text or a list of texts")
+        raise invalid(f"'{name}' is missing: give a text or a list of texts")
     if texts == []:
-        raise invalid("'input' is empty: give at least one text", "empty")
+        raise invalid(f"'{name}' is empty: give at least one text", "empty")
     if not isinstance(texts, list):
-        raise invalid("'input' must be a text or a list of texts")
+        raise invalid(f"'{name}' must be a text or a list of texts")
     if len(texts) > _MOST_TEXTS:
-        message = f"'input' has {len(texts)} texts: send at most {_MOST_TEXTS}"
+        message = f"'{name}' has {len(texts)} texts: send at most {_MOST_TEXTS}"
         raise invalid(message, "too_many_rows")
     for number, text in enumerate(texts):
         if isinstance(text, int | list) and not isinstance(text, bool):
             raise invalid(
-                "'input' holds token ids, which are those of another vocabulary: send texts "
-                "(LangChain's OpenAIEmbeddings does with check_embedding_ctx_length=False)"
+                f"'{name}' contains token ids of another vocabulary: send texts (in LangChain, "
+                "with OpenAIEmbeddings(check_embedding_ctx_length=False))"
             )
         if not isinstance(text, str):
-            raise invalid(f"'input' has at {number} a value that is no text")
+            raise invalid(f"'{name}' item {number} is not a string")
     return [text.encode() for text in texts]
 
 
 @contextlib.contextmanager
-def _servable(models: Models, body: _Body, fields: dict[str, Any]) -> Iterator[Servable]:
+def _servable(models: Models, body: _Body, state: Any) -> Iterator[Servable]:
     """The model that a request names, or for a name of OpenAI's the one that embeds best.
 
-    Raises ServingError: NOT_FOUND without such a model, INVALID_ARGUMENT if it makes no vectors of
-    the wanted size, or if several models embed.
+    Raises ServingError: UNAVAILABLE while models load, NOT_FOUND without such a model,
+    INVALID_ARGUMENT if it makes no vectors of the wanted size, or if several models embed.
     """
+    models.check_started()
     name = body.model
     if name.startswith(_OPENAI_MODELS) and name not in models.names:
         newest = {name: max(models.available(name).items())[1] for name in models.names}
         fits = {candidate: _fit(servable) for candidate, servable in newest.items()}
         best = max(fits.values(), default=0)
         if not best:
-            raise ServingError(StatusCode.NOT_FOUND, "No model can make vectors")
+            raise ServingError(StatusCode.NOT_FOUND, "No model returns embeddings")
         name, *others = (candidate for candidate in fits if fits[candidate] == best)
         if others:
             names = ", ".join([name, *others])
-            raise invalid(f"Several models can make vectors: {names}. Name one as 'model'")
+            raise invalid(f"Several models return embeddings: {names}. Set 'model' to one of them")
     with models.servable(name) as servable:
         if not _fit(servable):
-            raise invalid(f"The model {name} cannot make vectors")
+            raise invalid(f"The model {name} does not return embeddings")
         width = _vector(servable)[1]
-        if body.dimensions not in (None, width):
+        wanted = width if body.dimensions is None else body.dimensions
+        if type(wanted) is not int or not 1 <= wanted <= width:
             raise invalid(
-                f"'dimensions' is {json_tensors.shown(body.dimensions)}: the vectors of "
-                f"{servable.name} have {width}, which cannot be shortened"
+                f"'dimensions' is {json_tensors.shown(wanted)}: {servable.name} returns {width} "
+                f"dimensions; give a whole number from 1 to {width}"
             )
-        fields |= {"model": name, "version": servable.version, "rows": len(body.texts)}
+        state.model = name
         yield servable
 
 
@@ -156,19 +167,46 @@ def _vector(servable: Servable) -> tuple[str, int]:
 async def _vectors(
     servable: Servable, texts: np.ndarray, truncate: bool, deadline: float
 ) -> np.ndarray:
-    """Vectors of texts [B], float32 [B, H]; texts of like length are computed together.
+    """Vectors of texts [B], float32 [B, H].
 
     Raises ServingError: INVALID_ARGUMENT for a text that the model cannot read whole, unless texts
     may be truncated.
     """
+    name = _vector(servable)[0]
+
+    async def ask(rows: np.ndarray) -> dict[str, np.ndarray]:
+        inputs = {"text": texts[rows]}
+        answer = await servable.predict("embed", inputs, deadline, may_truncate=True)
+        return {output: answer[output] for output in {name, "truncated"} & answer.keys()}
+
+    outputs = await in_parts(servable, texts, ask)
+    if servable.refuses_truncated or not truncate:
+        refuse_truncated(outputs)
+    return outputs[name]
+
+
+def _shortened(vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """The first `dimensions` of vectors [B, H], normalized to length 1; all of them unchanged."""
+    if dimensions in (None, vectors.shape[1]):
+        return vectors
+    vectors = vectors[:, :dimensions]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+async def in_parts(
+    servable: Servable,
+    texts: np.ndarray,
+    ask: Callable[[np.ndarray], Awaitable[dict[str, np.ndarray]]],
+) -> dict[str, np.ndarray]:
+    """The outputs [B, ...] that `ask` gives for rows of texts [B], of like length at once."""
     order = np.argsort([len(text) for text in texts], kind="stable")
     size = min(_BATCH_ROWS, servable.most_rows)
     free = asyncio.Semaphore(_BATCHES_AT_ONCE)
 
     async def answer(rows: np.ndarray) -> dict[str, np.ndarray]:
         async with free:
-            inputs = {"text": texts[rows]}
-            return await servable.predict("embed", inputs, deadline, may_truncate=True)
+            return await ask(rows)
 
     parts = [order[start : start + size] for start in range(0, len(order), size)]
     tasks = [asyncio.ensure_future(answer(rows)) for rows in parts]
@@ -178,13 +216,7 @@ async def _vectors(
         for task in tasks:
             task.cancel()
     back = np.argsort(order)
-    outputs = {
-        name: np.concatenate([part[name] for part in answers])[back]
-        for name in ({_vector(servable)[0], "truncated"} & answers[0].keys())
-    }
-    if servable.refuses_truncated or not truncate:
-        refuse_truncated(outputs)
-    return outputs[_vector(servable)[0]]
+    return {name: np.concatenate([part[name] for part in answers])[back] for name in answers[0]}
 
 
 def _answer(model: str, tokens: int, vectors: np.ndarray, in_base64: bool) -> bytes:

@@ -36,9 +36,9 @@ from bert_tf.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.tensors import predict_inputs, sizes_of
 from bert_tf.server.word_pieces import WordPieces
+from bert_tf.serving.engines import Engine, Engines
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
-from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 from bert_tf.startup import return_freed_memory
 from bert_tf.tasks.signatures import DEFAULT
@@ -48,8 +48,6 @@ REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
 
 _LARGEST_ANSWER = 2**28  # bytes: about the attention of 28 texts of BERT-base
-# A failure may pass: memory is freed, a network's file system comes back.
-_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 60.0, 3600.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,9 +67,10 @@ class Servable:
     parameters: BatchingParameters
     overrides: Mapping[str, Any]
     refuses_truncated: bool = False  # requests with texts that the model cannot read whole
+    engine: Engine = "auto"
+    is_quiet: bool = True  # whether times measured now may be kept
     state: int = ModelVersionStatus.START
     error: ServingError | None = None  # why loading failed
-    retry_at: float = 0.0  # moment of `time.monotonic()`
     is_outdated: bool = False  # the files have changed: load them anew
     stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
     seen: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # at the last look
@@ -79,8 +78,7 @@ class Servable:
     def __post_init__(self) -> None:
         observe = functools.partial(self.metrics.batch, self.name)
         self._queue = BatchQueue(self.workers, self.parameters, observe)
-        self._model: LoadedModel
-        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._model: Engines
         self._holders = 0
 
     @property
@@ -94,13 +92,12 @@ class Servable:
     def load(self) -> None:
         """Loads and warms up the model, in a thread of its own; the state tells the outcome."""
         self.state = ModelVersionStatus.LOADING
-        path, started = str(self.directory), time.monotonic()
+        path = str(self.directory)
+        started = time.monotonic()
         try:
             self.stamp = stamp(self.directory)
             self._load()
         except Exception as error:
-            self.retry_at = time.monotonic() + self._retry_seconds
-            self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
             self.error = _load_error(error, self.directory)
             self.metrics.loads.labels(path, self.error.code.name).inc()
             self.state = ModelVersionStatus.END
@@ -111,7 +108,8 @@ class Servable:
         _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
 
     def _load(self) -> None:
-        parameters, file = self.parameters, self.directory / BATCHING_FILE
+        parameters = self.parameters
+        file = self.directory / BATCHING_FILE
         is_batched = bool(self.overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
@@ -122,10 +120,11 @@ class Servable:
             with contextlib.suppress(InputError):  # of another's model
                 tokenizer = BertTokenizer.from_directory(self.directory / ASSETS)
                 self._word_pieces = WordPieces(tokenizer)
-        self._model = LoadedModel(self.directory)
+        self._model = Engines(self.directory, self.engine, is_quiet=self.is_quiet)
         signatures = self.signatures.items() if is_batched else ()
         self._joined = {name for name, x in signatures if x.inputs and can_join(x)}
-        started, requests = time.monotonic(), self.directory / REQUESTS
+        started = time.monotonic()
+        requests = self.directory / REQUESTS
         try:
             if requests.exists():
                 _warm_up(self._model, requests)
@@ -138,7 +137,8 @@ class Servable:
 
     def has_changed(self) -> bool:
         """Whether the files differ from those loaded, and no longer change since the last look."""
-        now, before = stamp(self.directory), self.seen
+        now = stamp(self.directory)
+        before = self.seen
         self.seen = now
         # A version that serves stays as it is where its files are gone.
         return now == before != self.stamp and bool(now or self.error)
@@ -213,7 +213,8 @@ class Servable:
         signature = self.signature(name)
         check_inputs(signature, inputs)
         self.check_rows(row_count(inputs))
-        key, started = name if name in self._joined else None, time.monotonic()
+        key = name if name in self._joined else None
+        started = time.monotonic()
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
         microseconds = 1e6 * (time.monotonic() - started)
         self.metrics.runtime.labels(self.name, "Predict", "TF1").observe(microseconds)
@@ -223,7 +224,9 @@ class Servable:
 
     def _run(self, name: str, inputs: Arrays, deadline: float) -> dict[str, np.ndarray]:
         started = time.monotonic()
+        engine = self._model.engine_for(name, inputs)
         outputs = self._model.run(name, inputs, deadline)
+        self.metrics.engines.labels(self.name, engine).inc()
         self.metrics.stages.labels("compute").observe(time.monotonic() - started)
         size = sum(array.nbytes for array in outputs.values())
         texts = (array.flat for array in outputs.values() if array.dtype == object)
@@ -243,7 +246,7 @@ class Servable:
         return ModelVersionStatus(version=self.version, state=self.state, status=error)
 
 
-def _warm_up(model: LoadedModel, path: Path) -> None:
+def _warm_up(model: Engines, path: Path) -> None:
     """Runs the requests of a warm-up file, so that no client waits for a cold model."""
     number = 0
     try:
@@ -258,11 +261,12 @@ def _warm_up(model: LoadedModel, path: Path) -> None:
         raise ServingError(error.code, message) from failure
 
 
-def _replay(model: LoadedModel, log: PredictionLog) -> None:
+def _replay(model: Engines, log: PredictionLog) -> None:
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
         request = log.predict_log.request
-        name, inputs = request.model_spec.signature_name or DEFAULT, predict_inputs(request)
+        name = request.model_spec.signature_name or DEFAULT
+        inputs = predict_inputs(request)
         check_inputs(_signature_of(model.signatures, name), inputs)
         model.run(name, inputs)
     elif kind not in (None, "classify_log", "regress_log", "multi_inference_log"):
@@ -300,7 +304,8 @@ def check_inputs(signature: SignatureDef, inputs: Arrays) -> None:
                 f'input "{name}" has the type {dtype.name}: the signature takes {expected}'
             )
         if not tf.TensorShape(info.tensor_shape).is_compatible_with(array.shape):
-            shape, sizes = list(array.shape), sizes_of(info)
+            shape = list(array.shape)
+            sizes = sizes_of(info)
             raise invalid(f'input "{name}" has the shape {shape}: the signature takes {sizes}')
     if len({array.shape[:1] for array in inputs.values()}) > 1 and _joins_rows(signature):
         raise invalid("the inputs have different numbers of rows: send one value of each per row")
@@ -351,7 +356,8 @@ def without_padding(signature: SignatureDef, outputs: Arrays) -> dict[str, np.nd
     for counted, counts in outputs.items():
         if not counted.endswith("_count") or counts.ndim != 1:
             continue
-        width, prefix = int(counts.max(initial=0)), counted.removesuffix("count")
+        width = int(counts.max(initial=0))
+        prefix = counted.removesuffix("count")
         for name, array in outputs.items():
             dimensions = signature.outputs[name].tensor_shape.dim
             is_list = name.startswith(prefix) and array.ndim > 1 and len(dimensions) > 1
@@ -377,5 +383,5 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
             return ServingError(StatusCode.RESOURCE_EXHAUSTED, "Out of memory")
         case DecodeError() | ValueError() | InputError():
             return invalid(str(error).splitlines()[0])
-    _LOG.error("a defect while loading %s", directory, exc_info=error)
+    _LOG.error("internal error while loading %s", directory, exc_info=error)
     return ServingError(StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,14 +19,13 @@ from starlette.types import ASGIApp
 
 from bert_tf.errors import InputError
 from bert_tf.server.connections import BoundedHttpProtocol, Connections
-from bert_tf.server.credentials import Certificate, Tokens
+from bert_tf.server.credentials import Certificate
 from bert_tf.server.grpc_service import GrpcServer
 from bert_tf.server.models import Models
 from bert_tf.startup import return_freed_memory
 
 _KEEP_ALIVE_SECONDS = 75
 _TRIM_SECONDS = 10
-_REFRESH_SECONDS = 1.0
 _COMPLAINT_SECONDS = 60.0
 _MOST_CONNECTIONS = 2**13
 _LOG = logging.getLogger(__name__)
@@ -89,25 +88,26 @@ async def _repeat(seconds: float, call: Callable[[], object]) -> None:
         await asyncio.to_thread(call)
 
 
-async def serve(
-    models: Models,
-    app: ASGIApp,
-    rest_socket: socket.socket,
-    start_grpc: Callable[[], Awaitable[tuple[GrpcServer, int]]],
-    *,
-    ready: Callable[[], object] = lambda: None,
-    stopping: Callable[[], object] = lambda: None,
-    tls: Certificate | None = None,
-    tokens: Tokens | None = None,
-    grace: float = 60,
-    connections: int = 1000,
-) -> None:
-    """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
+@contextlib.contextmanager
+def _signalled(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
+    stop = asyncio.Event()
 
-    While models load, probes are answered and requests refused. A second signal ends the process at
-    once. `ready` is called when requests are answered; `stopping` at the first signal, after which
-    requests get `grace` seconds. The caller ends threads that still compute.
-    """
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _rest_server(app: ASGIApp, tls: Certificate | None, grace: float, connections: int) -> _Server:
     config = uvicorn.Config(
         app,
         http=functools.partial(BoundedHttpProtocol, shared=Connections(connections)),  # type: ignore[arg-type]
@@ -123,48 +123,55 @@ async def serve(
         timeout_graceful_shutdown=round(grace),
         ssl_context_factory=(lambda config, default: tls.context) if tls else None,
     )
-    server = _Server(config)
-    stop = asyncio.Event()
+    return _Server(config)
 
-    def on_signal(number: int) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
 
+async def serve(
+    models: Models,
+    app: ASGIApp,
+    rest_socket: socket.socket,
+    start_grpc: Callable[[], Awaitable[tuple[GrpcServer, int]]],
+    *,
+    ready: Callable[[], object] = lambda: None,
+    stopping: Callable[[], object] = lambda: None,
+    tls: Certificate | None = None,
+    grace: float = 60,
+    connections: int = 1000,
+) -> None:
+    """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
+
+    While models load, probes are answered and requests refused. A second signal ends the process at
+    once. `ready` is called when requests are answered; `stopping` at the first signal, after which
+    requests get `grace` seconds. The caller ends threads that still compute.
+    """
+    rest_server = _rest_server(app, tls, grace, connections)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_Complaints())
     # For large bodies and answers; converting them holds Python's lock: more threads gain nothing.
     loop.set_default_executor(ThreadPoolExecutor(2, "convert"))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    stopped = asyncio.create_task(stop.wait())
-    background = [
-        asyncio.create_task(_repeat(_REFRESH_SECONDS, files.refresh))
-        for files in (tls, tokens)
-        if files
-    ]
-    try:
-        grpc_server, _ = await start_grpc()
-        rest = asyncio.create_task(server.serve([rest_socket]))
+    with _signalled(loop) as stop:
+        stopped = asyncio.create_task(stop.wait())
+        trimming: asyncio.Task[None] | None = None
         try:
-            loading = asyncio.create_task(models.start())
-            ends = {stopped, rest}
-            await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            if loading.done():
-                await loading
-                ready()
-                # glibc keeps freed memory for the thread that used it.
-                trim = _repeat(_TRIM_SECONDS, return_freed_memory)
-                background.append(asyncio.create_task(trim))
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            stopping()
-            loading.cancel()
+            grpc_server, _ = await start_grpc()
+            rest = asyncio.create_task(rest_server.serve([rest_socket]))
+            try:
+                loading = asyncio.create_task(models.start())
+                ends = {stopped, rest}
+                await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
+                if loading.done():
+                    await loading
+                    ready()
+                    # glibc keeps freed memory for the thread that used it.
+                    trimming = asyncio.create_task(_repeat(_TRIM_SECONDS, return_freed_memory))
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                stopping()
+                loading.cancel()
+            finally:
+                rest_server.should_exit = True
+                await asyncio.gather(rest, grpc_server.stop(grace))
         finally:
-            server.should_exit = True
-            await asyncio.gather(rest, grpc_server.stop(grace))
-    finally:
-        for task in (stopped, *background):
-            task.cancel()
-        await models.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+            stopped.cancel()
+            if trimming:
+                trimming.cancel()
+            await models.close()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,7 +27,7 @@ from bert_tf.serving.warmup_requests import (
     prediction_log,
     requests,
 )
-from bert_tf.tasks.signatures import RawTextModel
+from bert_tf.tasks.signatures import RawTextModel, Step, no_step
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,10 @@ def check_export(name: str, *, root: str | Path, version: int) -> None:
     if not 0 <= (version or following) <= _LARGEST:
         raise InputError(f"{path} cannot be a version: give a positive number up to {_LARGEST}")
     if path.exists() or version in existing:
-        raise InputError(f"{path} exists, and no version is overwritten: {following} is free")
+        raise InputError(
+            f"{path} already exists: the next free version is {following}; give it, or remove the "
+            "older one"
+        )
 
 
 def export(
@@ -71,11 +74,14 @@ def export(
     version: int = 0,
     assets: Mapping[str, str] | None = None,
     facts: Mapping[str, str] | None = None,
+    step: Step = no_step,
+    write_beside: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
     """Writes `module` as `<root>/<name>/<version>/`, completely or not at all; returns the folder.
 
     It holds warm-up requests, each of which has been run, `batching_params.pbtxt`, a model card
-    with `facts` (subject -> text) and `assets` (file name -> text). The version 0 is the one after
+    with `facts` (subject -> text), `assets` (file name -> text) and what `write_beside` adds to its
+    folder. The version 0 is the one after
     the newest. `<root>/models.config` lists the model; the files of TensorFlow Serving beside it
     (compose.yaml, batching.config, monitoring.config) are written where they are missing.
 
@@ -92,13 +98,16 @@ def export(
             full_disk_errors(directory),
             _without_information(),
         ):
-            tf.saved_model.save(module, str(temporary), signatures=module.signatures())
+            functions = module.signatures(step=step)
+            step("writing the graph and the weights", 0, 1)
+            tf.saved_model.save(module, str(temporary), signatures=functions)
             refuse_unservable(temporary)
             _set_method_names(temporary, module.method_names)
             for file, text in (assets or {}).items():
                 (temporary / ASSETS).mkdir(exist_ok=True)
                 (temporary / ASSETS / file).write_text(text, encoding="utf-8")
-            _prepare_for_servers(temporary, name, module, facts or {})
+            _prepare_for_servers(temporary, name, module, facts or {}, step)
+            write_beside(temporary)
     with _alone_in(Path(root)):
         for template in BESIDE_MODELS.iterdir():
             if not (path := Path(root) / template.name).exists():
@@ -128,8 +137,8 @@ def refuse_unservable(saved_model: str | Path) -> None:
         compiled |= {x.signature.name for x in functions if x.attr[_COMPILED].b}
     if compiled:
         raise InputError(
-            f"TensorFlow Serving does not compile with XLA, which {', '.join(sorted(compiled))} "
-            "asks for: leave jit_compile=True out"
+            f"TensorFlow Serving cannot run XLA functions ({', '.join(sorted(compiled))}): remove "
+            "jit_compile=True"
         )
 
 
@@ -143,12 +152,13 @@ def _set_method_names(directory: Path, method_names: Mapping[str, str]) -> None:
 
 
 def _prepare_for_servers(
-    directory: Path, name: str, module: RawTextModel, facts: Mapping[str, str]
+    directory: Path, name: str, module: RawTextModel, facts: Mapping[str, str], step: Step
 ) -> None:
     """Runs the warm-up requests as a server will, and writes the files that go with a version."""
+    step("loading the model as a server does", 0, 1)
     with contextlib.closing(LoadedModel(directory)) as model:
         warmup = list(requests(model.signatures, module.tokenizer, module.positions))
-        check_requests(model, warmup)
+        check_requests(model, warmup, step)
     (directory / ASSETS).mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(directory / ASSETS / WARMUP_FILE)) as writer:
         for request in warmup:
@@ -194,8 +204,10 @@ def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
     Returns False, and changes nothing, if `<root>/models.config` has a user's settings for the
     model.
     """
-    path, end = Path(root) / MODELS_CONFIG, "  }\n"
-    text, block = path.read_text(encoding="utf-8"), _block(name).removesuffix(end)
+    path = Path(root) / MODELS_CONFIG
+    end = "  }\n"
+    text = path.read_text(encoding="utf-8")
+    block = _block(name).removesuffix(end)
     numbers = " ".join(f"versions: {number}" for number in labels.values())
     lines = f"    model_version_policy {{ specific {{ {numbers} }} }}\n"
     for label, number in labels.items():

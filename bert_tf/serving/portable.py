@@ -1,14 +1,16 @@
 """Models for other runtimes than TensorFlow: LiteRT, ONNX Runtime and OpenVINO.
 
 A model takes token ids, [B, T] of any size, and gives its Keras outputs by name. Text becomes ids
-outside of it: `vocab.txt` and `tokenizer_config.json` stand beside it.
+outside of it: `vocab.txt` and `tokenizer_config.json` stand beside it. For OpenVINO most kinds of
+models take raw strings and give a SavedModel's answers: see `openvino_export`.
 """
 
 import contextlib
+import functools
 import math
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,8 @@ from bert_tf.networks import activations
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.serving.export import card_rows
+from bert_tf.serving.openvino_export import FakeQuantized, row_function, with_text
+from bert_tf.tasks.signatures import DEFAULT
 
 SUFFIXES = {"litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
 _OPSET = 17  # of ONNX; ONNX Runtime reads it since 1.12
@@ -36,6 +40,8 @@ def export_portable(
     files: Mapping[str, str],
     facts: Mapping[str, str],
     int8: bool = False,
+    answerer: Any = None,
+    bfloat16: bool = False,
 ) -> Path:
     """Writes a model as of `write_portable` with what its users need beside it; returns the file.
 
@@ -46,6 +52,8 @@ def export_portable(
         files: further files of the folder, name -> text: vocabulary, tokenizer, task.
         facts: rows of the model card, subject -> text.
         int8: for LiteRT, weights in int8.
+        answerer: as of `write_portable`, as is `bfloat16`.
+        bfloat16: see `answerer`.
 
     Raises InputError, besides, if one of the files exists.
     """
@@ -53,7 +61,7 @@ def export_portable(
     suffix = SUFFIXES[format]
     if path.suffix in SUFFIXES.values() and path.suffix != suffix:
         raise InputError(
-            f"{path}: a file of {format} ends in {suffix}: name it {path.stem}{suffix}"
+            f"{path}: the name of a {format} file must end in {suffix}: use {path.stem}{suffix}"
         )
     path = path if path.suffix == suffix else path / f"model{suffix}"
     card = path.with_suffix(".md")
@@ -61,16 +69,17 @@ def export_portable(
     written = [path, *weights, card, *(path.parent / name for name in files)]
     if existing := [file for file in written if file.exists()]:
         raise InputError(
-            f"{existing[0]} exists, and no export is overwritten: remove it, or give a folder of "
-            f"its own, such as {path.parent / path.stem}"
+            f"{existing[0]} already exists: remove it, or choose another folder, such as "
+            f"{path.parent / path.stem}"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    outputs = write_portable(model, path, format, int8=int8)
+    outputs = write_portable(model, path, format, int8=int8, answerer=answerer, bfloat16=bfloat16)
     size = sum(file.stat().st_size for file in (path, *weights))
     facts = {**facts, "size": f"{size / 1e6:.1f} MB{', weights in int8' if int8 else ''}"}
     for name, text in files.items():
         write_text(path.parent / name, text)
-    write_text(card, _card(model, path, format, outputs, facts))
+    make = functools.partial(_text_card, answerer) if answerer else functools.partial(_card, model)
+    write_text(card, make(path, format, outputs, facts))
     return path
 
 
@@ -98,7 +107,7 @@ _RUN = {
 _ASK = """\
 import json
 import numpy as np
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer  # pip install "tokenizers<1"
 {importing}
 
 switches = json.load(open("tokenizer_config.json"))
@@ -115,11 +124,10 @@ inputs = {{name: np.array(value, "int32") for name, value in inputs.items()}}
 {running}
 print({{name: value.shape for name, value in outputs.items()}})"""
 
-_CARD = """\
+_TITLE = """\
 # {file}
 
-A BERT for {format}, made by bert-tf. It takes token ids and gives the outputs of the Keras model:
-{outputs}. Logits come before a softmax, in the order of the labels. Values at padding mean nothing.
+A BERT for {format}, made by bert-tf. It takes {takes}.
 
 | | |
 |---|---|
@@ -135,9 +143,64 @@ A BERT for {format}, made by bert-tf. It takes token ids and gives the outputs o
 
 {code}
 
+"""
+
+_OF_IDS = """\
+token ids and gives the outputs of the Keras model:
+{outputs}. Logits come before a softmax, in the order of the labels, and values at padding mean
+nothing"""
+
+_CARD = (
+    _TITLE
+    + """\
 Hugging Face's `tokenizers` differs from BERT's own code in rare characters, which bert-tf's
 docs/tokenizer.md counts. With TensorFlow, `bert_tf.BertTokenizer.from_directory` does not.
 """
+)
+
+_TEXT_CARD = (
+    _TITLE
+    + """\
+`import openvino_tokenizers` tells OpenVINO the operations on strings; a program in C++ adds its
+library by `core.add_extension`. With bert-tf, `bert_tf.Predictor("{file}")` gives the same answers.
+"""
+)
+
+_ASK_TEXT = """\
+import numpy as np
+import openvino
+import openvino_tokenizers  # pip install openvino openvino-tokenizers
+
+settings = {{"INFERENCE_PRECISION_HINT": "{hint}"}}
+model = openvino.Core().compile_model("{file}", "CPU", settings)
+answers = model({{
+{inputs}
+}})
+outputs = {{output.any_name: value for output, value in answers.items()}}
+print(outputs)"""
+
+
+def _text_card(
+    answerer: Any, path: Path, format: str, outputs: list[str], facts: Mapping[str, str]
+) -> str:
+    """The model card of a model of raw strings."""
+    inputs = answerer.task.kind.signatures(answerer.task)[DEFAULT].inputs
+    texts = {1: '["a raw string"]', 2: '[["a raw string", "another"]]'}
+    lines = [f'    "{name}": np.array({texts[x.shape.rank]}),' for name, x in inputs.items()]
+    hint = "bf16" if facts.get("precision") == "bfloat16" else "f32"
+    code = _ASK_TEXT.format(hint=hint, file=path.name, inputs="\n".join(lines))
+    takes = f"raw strings and gives a SavedModel's answers:\n{_listed([*outputs, 'truncated'])}"
+    return _TEXT_CARD.format(
+        file=path.name,
+        format=format,
+        takes=takes,
+        table=card_rows(facts),
+        code=textwrap.indent(code, "    "),
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mapping[str, str]) -> str:
@@ -160,7 +223,7 @@ def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mappin
     return _CARD.format(
         file=path.name,
         format=format,
-        outputs=", ".join(f"`{name}`" for name in outputs),
+        takes=_OF_IDS.format(outputs=_listed(outputs)),
         table=card_rows(facts),
         code=textwrap.indent(code, "    "),
     )
@@ -169,7 +232,7 @@ def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mappin
 def check_portable(model: Any, format: str) -> None:
     """Raises InputError for a model or a format that `write_portable` cannot write."""
     if format not in SUFFIXES:
-        raise InputError(f"{format!r} is no format of exports: give one of {', '.join(SUFFIXES)}")
+        raise InputError(f"{format!r} is not an export format: give one of {', '.join(SUFFIXES)}")
     encoder = getattr(model, "encoder", model)
     if not encoder.has_attention or model.config.feature_lstm_layers:
         raise InputError(
@@ -182,8 +245,16 @@ def check_portable(model: Any, format: str) -> None:
         )
 
 
-def write_portable(model: Any, path: Path, format: str, *, int8: bool = False) -> list[str]:
-    """Writes a Keras model of token ids for another runtime; returns the names of its outputs.
+def write_portable(
+    model: Any,
+    path: Path,
+    format: str,
+    *,
+    int8: bool = False,
+    answerer: Any = None,
+    bfloat16: bool = False,
+) -> list[str]:
+    """Writes a Keras model for another runtime; returns the names of its outputs.
 
     Args:
         model: any model of `bert_tf`, in float32, without LSTMs.
@@ -191,29 +262,35 @@ def write_portable(model: Any, path: Path, format: str, *, int8: bool = False) -
         format: "litert", "onnx" or "openvino".
         int8: for LiteRT, weights in int8, which products multiply with inputs in int8 (dynamic
             range); a quarter of the size.
+        answerer: for OpenVINO, the model's `Answerer`, to take raw strings and give its answers;
+            with a plan, products are in int8. None for token ids.
+        bfloat16: of an `answerer`, whether its readers ask for products in bfloat16.
 
     Raises InputError if the format's converter is not installed or the model cannot be written.
     """
     check_portable(model, format)
     if int8 and format != "litert":
-        raise InputError(f"int8 weights are for litert, not for {format}: leave int8 out")
-    inputs = {
-        name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
-        for name, tensor in model.input.items()
-    }
+        raise InputError(f"int8 is supported for litert only, not for {format}: remove it")
+    specs = [tf.TensorSpec(x.shape, x.dtype, name) for name, x in model.input.items()]
 
     def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        return named(model(dict(zip(inputs, tensors, strict=True)), training=False))
+        return named(model(dict(zip(model.input, tensors, strict=True)), training=False))
 
-    function = tf.function(answer, input_signature=list(inputs.values()), autograph=False)
-    with _in_known_operations(model):
+    kernels = Kernels(training=False)
+    finish = None
+    if answerer is not None:
+        answer, specs = row_function(answerer)
+        kernels = FakeQuantized(answerer.plan) if answerer.plan else kernels
+        precision = "bfloat16" if bfloat16 else answerer.precision
+        finish = functools.partial(with_text, answerer=answerer, precision=precision)
+    function = tf.function(answer, input_signature=specs, autograph=False)
+    with _in_known_operations(model, kernels):
         outputs = sorted(function.get_concrete_function().structured_outputs)
-    convert: dict[str, Callable[..., None]] = {
-        "litert": _write_litert,
-        "onnx": _write_onnx,
-        "openvino": _write_openvino,
-    }
-    convert[format](model, function, outputs, path, int8)
+    if format == "openvino":
+        _write_openvino(model, function, outputs, path, finish)
+    else:
+        convert = {"litert": _write_litert, "onnx": _write_onnx}[format]
+        convert(model, function, outputs, path, int8)
     return outputs
 
 
@@ -231,7 +308,7 @@ def named(outputs: Any) -> dict[str, tf.Tensor]:
 
 
 @contextlib.contextmanager
-def _in_known_operations(model: Any) -> Iterator[None]:
+def _in_known_operations(model: Any, kernels: Kernels) -> Iterator[None]:
     """The model computes all places of a batch, in operations that converters know.
 
     They know the exact GELU by the error function alone: LiteRT has it as one operation, and ONNX
@@ -249,7 +326,7 @@ def _in_known_operations(model: Any) -> Iterator[None]:
     try:
         for layer in layers:
             layer.activation = gelu
-        with kernels_of(model, lambda _: Kernels(training=False)):
+        with kernels_of(model, lambda _: kernels):
             yield
     finally:
         for layer in layers:
@@ -279,7 +356,8 @@ def _write_litert(model: Any, function: Any, names: list[str], path: Path, int8:
 
 
 def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
-    tf2onnx, onnx = _package("tf2onnx", "onnx"), _package("onnx", "onnx")
+    tf2onnx = _package("tf2onnx", "onnx")
+    onnx = _package("onnx", "onnx")
     # tf2onnx uses names that NumPy 2 has dropped.
     import_module("keras.src.export.tf2onnx_lib").patch_tf2onnx()
     proto, _ = import_module(f"{tf2onnx.__name__}.convert").from_function(
@@ -296,7 +374,9 @@ def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: b
         temporary.write_bytes(proto.SerializeToString())
 
 
-def _write_openvino(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
+def _write_openvino(
+    model: Any, function: Any, names: list[str], path: Path, finish: Callable | None
+) -> None:
     openvino = _package("openvino", "openvino")
     with _saved(model, function) as folder:
         # Not `openvino.convert_model`, which reports its use to a server on the Internet.
@@ -309,6 +389,8 @@ def _write_openvino(model: Any, function: Any, names: list[str], path: Path, int
                 output.tensor.set_names(known)
                 results.append(output.node)
         converted = openvino.Model(results, converted.get_parameters())
+        if finish is not None:
+            converted = finish(converted)
         # Both files are renamed when both are there.
         with tempfile.TemporaryDirectory(dir=path.parent) as beside:
             openvino.save_model(converted, f"{beside}/{path.name}", compress_to_fp16=False)

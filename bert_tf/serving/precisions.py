@@ -6,6 +6,7 @@ The ranges of int8 are measured in `bert_tf.networks.tensorflow.int8`.
 import contextlib
 import functools
 import json
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ from bert_tf.processor import best_seconds, fastest, processor
 
 TYPES_FILE = "assets.extra/types.json"
 _SECONDS = 0.9  # of measuring all works
-_LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
+_LONG = 100  # words of a long text
+_BATCH = 16  # texts of a batch
 
 
 def versions(folder: str | Path) -> dict[int, Path]:
@@ -57,7 +59,12 @@ def types_text(dtype: str, versions: Mapping[str, int]) -> str:
 
 
 def load_error(directory: Path, reason: str) -> str | None:
-    """What to do where no kernel for a version's int8 products is there; None for other reasons."""
+    """What to do where a version's operations are missing; None for other reasons."""
+    if re.search("Op type not registered 'Fast(Bert|Wordpiece)", reason):
+        return (
+            "its tokenizer needs TF Text: pip install tensorflow-text, or export the model with "
+            "--tokenizer_ops core"
+        )
     is_missing = "_QuantizedMatMul" in reason and ("OpKernel" in reason or "Op type" in reason)
     if not (is_missing and type_of(directory) == "int8"):
         return None
@@ -108,9 +115,14 @@ def milliseconds(
     run: Callable[[dict[str, np.ndarray]], Any], texts: dict[str, Any]
 ) -> dict[str, float]:
     """The best time of a short text, of a long one and of a batch; `texts` are of a request."""
+    runs = {name: functools.partial(run, inputs) for name, inputs in works_of(texts).items()}
+    return {name: 1e3 * best for name, best in best_seconds(runs, _SECONDS).items()}
+
+
+def works_of(texts: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    """A short text, a long one and a batch, as inputs by name; `texts` are of a request."""
     from bert_tf.serving.warmup_requests import batch_of, lengthened
 
     batch = [lengthened(texts, words) for words in np.linspace(9, _LONG, _BATCH).astype(int)]
     works = {"short": [texts], "long": [lengthened(texts, _LONG)], "batch": batch}
-    runs = {name: functools.partial(run, batch_of(rows)) for name, rows in works.items()}
-    return {name: 1e3 * best for name, best in best_seconds(runs, _SECONDS).items()}
+    return {name: batch_of(rows) for name, rows in works.items()}

@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.device_errors import memory_errors
 from bert_tf.errors import InputError
+from bert_tf.serving.engines import Engine, Engines
+from bert_tf.serving.openvino_model import SUFFIX, OpenVinoModel
 from bert_tf.serving.precisions import load_error, versions
-from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.signatures import DEFAULT, find_signature
 
 _AT_ONCE = 2  # batches, to keep a CPU's cores busy
@@ -22,15 +23,12 @@ Progress = Callable[[int], object]  # called after each batch with the examples 
 
 
 class ServedFunction:
-    """A signature of a SavedModel, called like a concrete function, which returns arrays."""
+    """A signature of an export, called like a concrete function, which returns arrays."""
 
-    def __init__(self, model: LoadedModel, name: str) -> None:
-        self._run = functools.partial(model.run, name)
-        self.specs = {
-            key: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), key)
-            for key, info in model.signatures[name].inputs.items()
-        }
-        self.structured_input_signature = (), self.specs
+    def __init__(self, run: Callable[[Any], Any], specs: dict[str, tf.TensorSpec]) -> None:
+        self._run = run
+        self.specs = specs
+        self.structured_input_signature = (), specs
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
         arrays = {
@@ -44,26 +42,42 @@ class Predictor:
     """The signatures of a SavedModel, in a session of its own as a server has it.
 
     `saved_model` is `saved_models/<name>`, for its newest version, or one version's folder, as
-    `directory` is; `signatures` are functions by name. InputError if it cannot be read.
+    `directory` is; `signatures` are functions by name. Or it is an OpenVINO `model.xml`, which has
+    the default signature and knows its `labels`. InputError if it cannot be read.
+
+    `engine` is "tensorflow" or "openvino" for an export with a twin (`bert-tf export --twin`), or
+    "auto", which takes the faster one for single texts and for batches, measured once.
     """
 
-    def __init__(self, saved_model: str | Path) -> None:
+    labels: Sequence[str] = ()  # in the order of the outputs; none if the export tells none
+
+    def __init__(self, saved_model: str | Path, engine: Engine = "auto") -> None:
         directory = Path(saved_model)
+        if directory.suffix == SUFFIX:
+            self.directory = directory.parent
+            model = OpenVinoModel(directory)
+            self.labels = model.labels
+            self.signatures = {DEFAULT: ServedFunction(model.run, model.specs)}
+            return
         if not (directory / "saved_model.pb").is_file():
             available = [*versions(directory).values()]
             if not available:
                 raise InputError(
-                    f"{directory} holds no SavedModel: give saved_models/<name>, as "
-                    "`bert-tf export` writes it"
+                    f"{directory} contains no SavedModel: give a folder that `bert-tf export` "
+                    "wrote, such as saved_models/<name>"
                 )
             directory = available[-1]
         self.directory = directory
         try:
-            model = LoadedModel(directory)
-            self.signatures = {name: ServedFunction(model, name) for name in model.signatures}
+            loaded = Engines(directory, engine)
+            self.signatures = {
+                name: ServedFunction(functools.partial(loaded.run, name), _specs(signature))
+                for name, signature in loaded.signatures.items()
+            }
             self.signatures[DEFAULT]
         except (OSError, KeyError, tf.errors.OpError, ValueError, DecodeError) as error:
-            cure, reason = load_error(directory, str(error)), str(error).splitlines()[0]
+            cure = load_error(directory, str(error))
+            reason = str(error).splitlines()[0]
             why = f": {cure}" if cure else f" ({reason}): export the model again"
             raise InputError(f"{directory} cannot be loaded{why}") from error
 
@@ -77,6 +91,13 @@ class Predictor:
         return find_signature(self.signatures, name)
 
 
+def _specs(signature: Any) -> dict[str, tf.TensorSpec]:
+    return {
+        key: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), key)
+        for key, info in signature.inputs.items()
+    }
+
+
 def answer(
     signature: Any,
     strings: Strings,
@@ -88,7 +109,7 @@ def answer(
     """Returns the outputs of a signature for E examples, in their order: name -> [E, ...], padded.
 
     `signature` is a function as of `Predictor.signature` or `RawTextModel.signature`; `lengths` are
-    those of the examples, by default in characters.
+    the lengths of the examples, by default in characters.
 
     Raises InputError for invalid Unicode, other inputs than the model's, or too little memory.
     """
@@ -157,7 +178,8 @@ def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
 
 def _check_inputs(signature: Any, strings: Strings) -> None:
     specs = signature.structured_input_signature[1]
-    wanted, names = sorted(specs), sorted(strings)
+    wanted = sorted(specs)
+    names = sorted(strings)
     lists = (name for name in names if wanted == names and specs[name].shape.rank == 2)
     if wanted == names and not any(isinstance(x, str) for name in lists for x in strings[name][:1]):
         return
@@ -184,7 +206,8 @@ def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     for values in zip(*columns, strict=True):
         row = dict(zip(outputs, values, strict=True))
         for name in lists:
-            count, prefix = row.pop(f"{name}_count"), f"{name}_"
+            count = row.pop(f"{name}_count")
+            prefix = f"{name}_"
             keys = [key for key in row if key.startswith(prefix)]
             parts = {key.removeprefix(prefix): row.pop(key)[:count] for key in keys}
             row[name] = [

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-
-# Loading the SavedModel needs the tokenizer's two TF Text ops registered.
 import tensorflow as tf
-import tensorflow_text  # noqa: F401
 from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from bert_tf.startup import return_freed_memory
+from bert_tf.startup import has_tf_text, return_freed_memory
+
+if has_tf_text():  # registers the tokenizer's two ops
+    import tensorflow_text  # noqa: F401
 
 _INIT_OP = "__saved_model_init_op"
 

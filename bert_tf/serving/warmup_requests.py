@@ -16,7 +16,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.errors import InputError
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS
+from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, REGRESS, Step, no_step
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
@@ -31,7 +31,12 @@ _TEXTS: dict[str, str | list[str]] = {
     "choices": ["The crew set the sails.", "The cow ate the grass."],
     "query": "When did the ship leave?",
     "texts": ["The ship left at dawn.", "The cow ate the grass."],
-    "words": "The ship left the harbour at dawn .",
+    "words": "Ada Lovelace sailed from London to Lisbon .",
+}
+# An example of the input "text" of signatures that have an output.
+_TEXTS_OF = {
+    "masks_count": "The ship left the [MASK] at dawn.",
+    "words_count": "Ada Lovelace sailed from London to Lisbon.",
 }
 
 
@@ -55,9 +60,8 @@ class Request:
 def example_texts(inputs: Iterable[str], outputs: Iterable[str]) -> dict[str, str | list[str]]:
     """An example of each input of a signature that takes strings, by its names."""
     texts = {name: _TEXTS.get(name, _TEXTS["text"]) for name in inputs}
-    if "masks_count" in outputs and "text" in texts:
-        texts["text"] = "The ship left the [MASK] at dawn."
-    return texts
+    own = next((text for name, text in _TEXTS_OF.items() if name in outputs), None)
+    return texts | {"text": own} if own and "text" in texts else texts
 
 
 def requests(
@@ -125,9 +129,10 @@ def _ids(
     return arrays
 
 
-def check_requests(model: LoadedModel, requests: Iterable[Request]) -> None:
+def check_requests(model: LoadedModel, requests: Sequence[Request], step: Step = no_step) -> None:
     """Runs requests as a server will; raises InputError for one that fails, or cannot be served."""
-    for request in requests:
+    for number, request in enumerate(requests):
+        step("running the warm-up requests", number, len(requests))
         signature = f"the signature {request.signature_name!r}"
         try:
             outputs = model.run(request.signature_name, request.inputs)

@@ -37,7 +37,7 @@ def baseline(
 ) -> list[str]:
     """A sentence with the accuracy of always giving the most frequent label; none if undefined.
 
-    `targets` are those of training, `scored` those of the data called `name`.
+    `targets` belong to the training data, `scored` are the targets of the data called `name`.
     """
     if not labels or targets.dtype.kind == "f":
         return []

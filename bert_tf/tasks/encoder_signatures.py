@@ -22,7 +22,7 @@ def embed(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
     return {**vectors(pack(ids), answerer.model), "truncated": pack.truncated(ids.row_lengths())}
 
 
-def vectors(inputs: Tensors, model: Any) -> Tensors:
+def vectors(inputs: Tensors, model: Any, apply: Any = map_rows) -> Tensors:
     """Vectors of rows of tokens, int32 [B, T], by an encoder or a model on top of one.
 
     float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS], or of the token that has seen all
@@ -42,7 +42,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
             pooled["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
         return pooled
 
-    return map_rows(row_vectors, inputs)
+    return apply(row_vectors, inputs)
 
 
 def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
@@ -53,7 +53,8 @@ def attention(strings: Tensors, answerer: AnswererProtocol) -> Tensors:
     both ends for [CLS] and [SEP]; `probabilities`, float32 [B, L, N, T, T]: layer, head, the token
     that attends (a row sums to 1), the token attended to; 0 for padding.
     """
-    texts, tokenizer = strings["text"], answerer.tokenizer
+    texts = strings["text"]
+    tokenizer = answerer.tokenizer
     encoder = getattr(answerer.model, "encoder", answerer.model)
     encoder = getattr(encoder, "encoder", encoder)  # below the features of another
     ids, *spans = tokenizer.tokenize_with_offsets(texts)

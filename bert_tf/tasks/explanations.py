@@ -19,7 +19,8 @@ from bert_tf.tokenization.windows import map_rows
 # each, until the sum of every text's pieces is as exact as this, relative or absolute.
 _NODES = 8
 _MOST_PARTS = 16
-_RELATIVE_ERROR, _ABSOLUTE_ERROR = 0.005, 1e-4
+_RELATIVE_ERROR = 0.005
+_ABSOLUTE_ERROR = 1e-4
 
 
 def explanation(task: Task) -> Signature | None:
@@ -61,19 +62,21 @@ def _explain(strings: Tensors, answerer: AnswererProtocol, kind: LongTextKind) -
     inputs = pack(*ids)
     outputs = map_rows(lambda rows: tf.cast(answerer.predict(rows), tf.float32), inputs)
     answered = kind.answers(outputs, answerer.labels)
-    labels, probabilities = answered["labels"], answered["probabilities"]  # (B, C)
+    labels = answered["labels"]  # (B, C)
+    probabilities = answered["probabilities"]
     is_predicted = tf.zeros_like(labels, tf.bool)
     if "predicted_label" in answered:
         predicted = answered["predicted_label"][:, tf.newaxis]
         is_predicted = tf.reduce_any(labels[:, :, tf.newaxis] == predicted, -1)
     is_first = tf.range(tf.shape(labels)[1]) == 0
     explained = tf.where(is_predicted | is_first)  # (N, 2): row, rank of the label
-    row, label = explained[:, 0], tf.gather_nd(labels, explained)
+    row = explained[:, 0]
+    label = tf.gather_nd(labels, explained)
     number = tf.argmax(tf.cast(label[:, tf.newaxis] == list(answerer.labels), tf.int32), -1)
     chosen = {name: tf.gather(x, row) for name, x in inputs.items()}
     logit = tf.gather(tf.gather(outputs, row), number, batch_dims=1)
     attribution, masked = map_rows(
-        lambda rows: _of_rows(rows, answerer), {**chosen, "label": number, "logit": logit}
+        lambda rows: _attributions(rows, answerer), {**chosen, "label": number, "logit": logit}
     )
     explanations = {
         "label": label,
@@ -100,10 +103,11 @@ def _explain(strings: Tensors, answerer: AnswererProtocol, kind: LongTextKind) -
     return answers | padded_lists("predicted", listed, tf.boolean_mask(row, is_listed), count)
 
 
-def _of_rows(rows: Tensors, answerer: AnswererProtocol) -> tuple[tf.Tensor, ...]:
+def _attributions(rows: Tensors, answerer: AnswererProtocol) -> tuple[tf.Tensor, ...]:
     """Attributions [r, T] of a `label` [r], and its logits of texts of [MASK]s [r]."""
     rows = dict(rows)
-    labels, logit = rows.pop("label"), rows.pop("logit")
+    labels = rows.pop("label")
+    logit = rows.pop("logit")
     mask = rows["padding_mask"]
     # The n tokens; a row without any has its first position computed: see `TokenPlaces`.
     where = tf.where((mask != 0) | (tf.range(tf.shape(mask)[1]) == 0))
@@ -119,7 +123,8 @@ def _of_rows(rows: Tensors, answerer: AnswererProtocol) -> tuple[tf.Tensor, ...]
         """What each token adds, float32 [n], by the nodes of `number` parts of the path."""
 
         def add(node: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            part, point = node // _NODES, node % _NODES
+            part = node // _NODES
+            point = node % _NODES
             share = (tf.cast(part, tf.float32) + points[point]) / tf.cast(number, tf.float32)
             shares = start + share
             with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -10,10 +10,10 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import write_json, write_text, write_tsv
-from bert_tf.pipelines.examples.records import is_dataset_name
+from bert_tf.pipelines.examples.reading import is_dataset_name
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.choice import Choice
-from bert_tf.tasks.kinds.classification import Classification, in_order
+from bert_tf.tasks.kinds.classification import Classification, probabilities_in_order
 from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel, guessed_pieces
 from bert_tf.tasks.kinds.multi_label import MultiLabel, predicted_labels
@@ -63,13 +63,14 @@ def _label_sets(kind: MultiLabel, answered: Answered) -> Columns:
 def _shares(answered: Answered) -> Columns:
     """A column with the probabilities of each label; a SavedModel tells no order of labels."""
     labels = answered.labels or sorted(label.decode() for label in answered.answers["labels"][0])
-    shares = zip(labels, in_order(answered.answers, labels).T, strict=True)
+    shares = zip(labels, probabilities_in_order(answered.answers, labels).T, strict=True)
     return [(label, _cells(column)) for label, column in shares]
 
 
 @predicted.register
 def _choices(kind: Choice, answered: Answered) -> Columns:
-    columns, shares = answered.examples.columns, enumerate(answered.answers["probabilities"].T)
+    columns = answered.examples.columns
+    shares = enumerate(answered.answers["probabilities"].T)
     texts = [(f"choices{i}", x) for i, x in enumerate(zip(*columns["choices"], strict=True))]
     probabilities = [(f"probability{i}", _cells(column)) for i, column in shares]
     choice = ("predicted", answered.answers["choice"].tolist())

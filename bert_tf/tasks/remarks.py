@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bert_tf.pipelines.examples.cells import whole
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
@@ -15,8 +16,11 @@ from bert_tf.tasks.kinds.long_texts import WindowedKind
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.kinds.tagging import Tagging, Tags, entity_scores
+from bert_tf.tasks.scoring.metrics import Counts, count_classes
 from bert_tf.tasks.task import Task
+
+_LISTED = 5  # classes that are never given
 
 
 @functools.singledispatch
@@ -29,9 +33,10 @@ def doubts(kind: Kind, examples: Examples) -> list[str]:
 def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
     from bert_tf.pipelines.examples.data_faults import spelt_twice  # with SciPy
 
-    remarks, path = examples.remarks(), examples.path
+    remarks = examples.remarks()
+    path = examples.path
     labels = set(examples.columns["label"])
-    fractions = sorted(label for label in labels if "." in label)
+    fractions = sorted(label for label in labels if "." in whole(label))
     if fractions and all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in labels):
         remarks.append(
             f"{path}: labels such as {fractions[0]} are numbers with decimals; for regression give "
@@ -39,8 +44,8 @@ def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
         )
     for label, usual in spelt_twice(examples.columns["label"]).items():
         remarks.append(
-            f"{path}: the label {label!r} is a class beside {usual!r}; to spell both in one way "
-            "run bert-tf check --clean"
+            f"{path}: the label {label!r} is a class beside {usual!r}: spell both in one way "
+            "(bert-tf check lists the lines)"
         )
     if bare := examples.columns["label"].count("-"):
         remarks.append(
@@ -73,7 +78,8 @@ def _doubts_of_lists(path: str, labels: set[str], options: str = "") -> list[str
 
 @doubts.register
 def _doubts_of_label_sets(kind: MultiLabel, examples: Examples) -> list[str]:
-    remarks, path = examples.remarks(), examples.path
+    remarks = examples.remarks()
+    path = examples.path
     if bare := examples.columns["label"].count(""):
         remarks.append(f"{path}: {bare:,} of {len(examples):,} examples have no label")
     labels = {part for text in examples.columns["label"] for part in kind.parts(text)}
@@ -83,7 +89,7 @@ def _doubts_of_label_sets(kind: MultiLabel, examples: Examples) -> list[str]:
 @doubts.register
 def _doubts_of_choices(kind: Choice, examples: Examples) -> list[str]:
     number = len(examples.columns["choices"][0])
-    if set(examples.columns["label"]) != {str(label) for label in range(1, number)}:
+    if set(map(whole, examples.columns["label"])) != {str(label) for label in range(1, number)}:
         return examples.remarks()
     return [
         *examples.remarks(),
@@ -95,7 +101,8 @@ def _doubts_of_choices(kind: Choice, examples: Examples) -> list[str]:
 @functools.singledispatch
 def truncation(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
     """How many examples were truncated, by the word pieces that each of them lost."""
-    return f"cut at {max_length} tokens: {np.count_nonzero(truncated)} of {len(truncated)} inputs"
+    shorter = np.count_nonzero(truncated)
+    return f"truncated at {max_length} tokens: {shorter} of {len(truncated)} inputs"
 
 
 @truncation.register(MaskedLanguageModel)
@@ -104,14 +111,14 @@ def truncation(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: in
 def _truncated_texts(kind: Kind, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
     if isinstance(kind, WindowedKind) and not kind.reads_windows:
         return truncation.dispatch(Kind)(kind, truncated, max_length)
-    return f"cut: 0 of {len(truncated)} texts; long ones are read in windows"
+    return f"truncated: 0 of {len(truncated)} texts; long ones are read in windows"
 
 
 @truncation.register
 def _truncated_questions(kind: Span, truncated: Sequence[int] | np.ndarray, max_length: int) -> str:
     longest = min(kind.max_query_length, (max_length - 3) // 2)  # as `QuestionPacker` has it
     return (
-        f"cut at {longest} word pieces: {np.count_nonzero(truncated)} of {len(truncated)} "
+        f"truncated at {longest} word pieces: {np.count_nonzero(truncated)} of {len(truncated)} "
         "questions; contexts are read in windows"
     )
 
@@ -139,6 +146,65 @@ def _scores_of_masked_words(
     ]
 
 
+@functools.singledispatch
+def class_counts(kind: Kind, answered: Answered) -> dict[str, Counts]:
+    """How often each class is the true answer, the given one, and both; none without classes."""
+    return {}
+
+
+@class_counts.register
+def _counts_of_classes(kind: Classification, answered: Answered) -> dict[str, Counts]:
+    return count_classes(answered.task.ordered(answered.labels), *kind.compared(answered))
+
+
+@class_counts.register
+def _counts_of_label_sets(kind: MultiLabel, answered: Answered) -> dict[str, Counts]:
+    return kind.sets(answered).counts()
+
+
+@class_counts.register
+def _counts_of_entities(kind: Tagging, answered: Answered) -> dict[str, Counts]:
+    return entity_scores(answered).by_type
+
+
+@class_counts.register
+def _counts_of_tags(kind: Tags, answered: Answered) -> dict[str, Counts]:
+    return count_classes(answered.labels, *kind.compared(answered))
+
+
+def unlearned(counts: Mapping[str, Counts], *, one_each: bool, weights: str) -> list[str]:
+    """Classes that a model never gets right, whether it beats a constant answer, and what to try.
+
+    `one_each` says that every example, or word, has exactly one of the classes; `weights` is the
+    option that weighs classes, if there is one.
+    """
+    wrong = {label: x for label, x in counts.items() if x.gold and not x.right}
+    remarks = []
+    for what, is_given in (("never predicted", False), ("predicted but never right", True)):
+        never = {label: x.gold for label, x in wrong.items() if bool(x.predicted) == is_given}
+        if not never:
+            continue
+        shown = sorted(never, key=lambda label: -never[label])[:_LISTED]
+        more = f" and {len(never) - len(shown)} more" * (len(never) > len(shown))
+        listed = ", ".join(f"{label[:40]!r} (0 of {never[label]:,} right)" for label in shown)
+        remarks.append(f"{what}: {listed}{more}")
+    gold = {n: x.gold for n, x in counts.items()}
+    right = sum(x.right for x in counts.values())
+    if one_each and sum(map(bool, gold.values())) > 1 and right <= max(gold.values()):
+        usual = max(gold, key=lambda label: gold[label])
+        total = sum(gold.values())
+        remarks.append(
+            f"accuracy {right / total:.1%}, no better than always answering {usual[:40]!r} "
+            f"({gold[usual] / total:.1%})"
+        )
+    if remarks:
+        options = f"{weights} if you have not, more epochs" if weights else "more epochs"
+        remarks.append(
+            f"Try {options}, or more examples of the rare classes: see docs/my-score-is-bad.md"
+        )
+    return remarks
+
+
 def remarks_on_scores(answered: Answered, scores: Mapping[str, float | None]) -> list[str]:
     """Remarks for a reader of the scores."""
     undefined = [name for name, value in scores.items() if value is None]
@@ -152,3 +218,13 @@ def remarks_on_scores(answered: Answered, scores: Mapping[str, float | None]) ->
         if names:
             remarks.append(f"{', '.join(names)}: undefined {reason}")
     return remarks
+
+
+def remarks_on_classes(answered: Answered) -> list[str]:
+    """Remarks on what a model has not learned, for a reader of its scores."""
+    kind = answered.task.kind
+    return unlearned(
+        class_counts(kind, answered),
+        one_each=isinstance(kind, Classification | Tags),
+        weights="" if isinstance(kind, Tagging) else "--class_weights balanced",
+    )

@@ -1,4 +1,7 @@
-"""A model that takes raw strings: tokenizer, model and answers in one graph."""
+"""A model that takes raw strings: tokenizer, model and answers in one graph.
+
+Each kind declares its signatures in `Kind.signatures`; `encoder_signatures` has those of all.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ Tensors = dict[str, tf.Tensor]
 
 
 class AnswererProtocol(Protocol):
-    """What signatures compute with; `bert_tf.models.answerer` has it."""
+    """What signatures compute with; `bert_tf.text.answerer` has it."""
 
     @property
     def model(self) -> Any: ...
@@ -43,6 +46,14 @@ class AnswererProtocol(Protocol):
 
     def predict(self, rows: Any) -> Any:
         """The model's outputs for rows of tokens, in graph."""
+
+
+# Called with the name of a step of long work, how many of its parts are done, and of how many.
+Step = Callable[[str, int, int], object]
+
+
+def no_step(name: str, done: int, total: int) -> None:
+    """Shows no step."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,10 @@ class Signature:
         return tf.function(answer, autograph=False).get_concrete_function(**specs)
 
 
-def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, str]) -> Signature:
-    """A signature for tf.Examples; `outputs` map those of the API to those of `signature`."""
+def for_tf_examples(
+    signature: Signature, method_name: str, outputs: Mapping[str, str]
+) -> Signature:
+    """A signature that takes tf.Examples; `outputs` maps the API's names to `signature`'s."""
     features = {name: tf.io.FixedLenFeature([], tf.string) for name in signature.inputs}
 
     def respond(tensors: Tensors, answerer: Any) -> Tensors:
@@ -90,12 +103,18 @@ class RawTextModel(tf.Module):
         apis = {name: signature.method_name for name, signature in signatures.items()}
         self.method_names = {name: api for name, api in apis.items() if api != PREDICT}
 
-    def signatures(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+    def signatures(
+        self, names: Iterable[str] | None = None, *, step: Step = no_step
+    ) -> dict[str, Any]:
         """Makes the concrete functions to export, by name; None for all."""
         answerer, signatures = self._untracked()
+        asked = list(names or signatures)
+        functions = {}
         kernels = Int8(answerer.plan) if answerer.plan else CopiedWeights()
         with kernels_of(answerer.model, lambda _: kernels):
-            functions = {name: signatures[name].trace(answerer) for name in names or signatures}
+            for number, name in enumerate(asked):
+                step("tracing the signatures", number, len(asked))
+                functions[name] = signatures[name].trace(answerer)
             captured = {id(x) for function in functions.values() for x in function.captured_inputs}
             watched = {x.ref(): x for function in functions.values() for x in function.variables}
             self._variables = [x for x in watched.values() if id(x.handle) in captured]

@@ -52,7 +52,7 @@ def hashable(value: Any) -> Hashable:
 def split(
     targets: np.ndarray, keys: Sequence[Hashable], share: float, seed: int, *, unit: str = TEXT
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The indices of examples that stay, and those of a stratified share set aside, at least one.
+    """The indices of examples that stay, and of a stratified share set aside, at least one.
 
     Every class (or range of values) of `targets` [E] gives its part; arrays [E, ...] give no
     classes. Examples of one key (see `split_keys`) stay together, and count for the class of

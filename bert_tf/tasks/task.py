@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.bad_rows import read_good_rows, refuse
 from bert_tf.pipelines.examples.files import read_table
-from bert_tf.pipelines.examples.records import is_dataset_name, split_in
+from bert_tf.pipelines.examples.reading import is_dataset_name, split_in
 from bert_tf.pipelines.examples.table import Examples, Format, MissingColumnError, Table
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 
@@ -22,7 +23,7 @@ _SETTINGS = {  # name in options and task.json -> attribute of `Task`
     "format": "format",
 }
 
-# A task's first input -> the format of files whose names tell none.
+# What evaluation asks with first -> the format of files whose names tell none.
 _FORMATS = {"question": "json", "words": "conll", "sentence": "lines"}
 
 
@@ -34,6 +35,7 @@ class KindName:
     name: str  # of its class there
     is_trained: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
+    reads: str = "Reader"  # its reader in `bert_tf.tasks.readers`
 
     def __call__(self, **settings: Any) -> "KindName":
         return replace(self, settings=settings)
@@ -41,6 +43,11 @@ class KindName:
     def load(self) -> Any:
         module = importlib.import_module(f"bert_tf.tasks.kinds.{self.module}")
         return getattr(module, self.name)(**self.settings)
+
+    def reader(self) -> Any:
+        """What reads the kind's examples, without TensorFlow."""
+        module = importlib.import_module("bert_tf.tasks.readers")
+        return getattr(module, self.reads)().with_settings(self.settings)
 
     def docstring(self) -> str:
         """The docstring of the class, read from its source."""
@@ -93,6 +100,11 @@ class Task:
         return list(self.kind.signatures(self)[self.kind.evaluated].inputs)
 
     @property
+    def _first_input(self) -> str:
+        is_reader = not hasattr(self.kind, "signatures")
+        return getattr(self.kind, "first_input", "text") if is_reader else self.inputs[0]
+
+    @property
     def many_labels(self) -> bool:
         """Whether an example has any number of labels, instead of one."""
         return hasattr(self.kind, "label_separator")
@@ -122,13 +134,23 @@ class Task:
     def score_names(self, labels: Sequence[str]) -> list[str]:
         return [x if isinstance(x, str) else x.__name__ for x in self.score_functions(labels)]
 
-    def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
+    def read(
+        self,
+        data: str | Path,
+        split: str,
+        *,
+        labelled: bool = True,
+        faults: list[InputError] | None = None,
+    ) -> Examples:
         """Reads a split; without labels no row is skipped, as each needs a prediction.
 
         `data` is the folder of the published files; a file of any name; "-" for standard input; or
-        a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
+        a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split. Rows
+        that cannot be used are left out and added to `faults`; without it InputError names them.
         """
-        path, names = str(data), self.tfds
+        found: list[InputError] = []
+        path = str(data)
+        names = self.tfds
         if not is_dataset_name(data):
             path = str(self.file(data, split))
             is_test = self.split_of(path).startswith("test")
@@ -145,10 +167,18 @@ class Task:
                 self.format,
                 header=self.header or columns["text"] != self.text,
                 skip_broken=self.skip_broken and labelled,
-                default=_FORMATS.get(self.inputs[0]),
+                default=_FORMATS.get(self._first_input),
                 is_certain=labelled or bool(self.split_of(path)),
+                faults=found,
             )
-            return self.examples(table, columns)
+            if not len(table):
+                refuse(found)
+            examples = self.examples(table, columns, found)
+            if faults is None:
+                refuse(found)
+            else:
+                faults += found
+            return examples
         except MissingColumnError as error:
             here = split if is_dataset_name(data) else self.split_of(path)
             if labelled and (here.startswith("test") or here in self.submissions):
@@ -158,12 +188,22 @@ class Task:
                 ) from error
             raise
 
-    def examples(self, table: Table, columns: Mapping[str, str]) -> Examples:
+    def examples(
+        self,
+        table: Table,
+        columns: Mapping[str, str],
+        faults: list[InputError] | None = None,
+    ) -> Examples:
         """Examples of a table with the names of columns by role; without labels if none has them.
 
-        Raises InputError, which names the row, if a cell cannot be used.
+        Rows that cannot be used are left out and added to `faults`; without it InputError names
+        them.
         """
-        examples = self.kind.read(table, columns)
+        examples, found = read_good_rows(lambda rows: self.kind.read(rows, columns), table)
+        if faults is None:
+            refuse(found)
+        else:
+            faults += found
         if self.label_aliases and "label" in examples.columns:
             labels = examples.columns["label"]
             examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]

@@ -10,64 +10,66 @@ from bert_tf.options import CheckedOptions, PathName, option
 
 @dataclass(kw_only=True)
 class StrideOptions(CheckedOptions):
-    """The option of all kinds that read long texts in windows of a stride."""
+    """Options for windows."""
 
     doc_stride: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD and --long_texts windows, word pieces between the starts of two windows."""
+    """word pieces between the starts of two windows, for SQuAD and --long_texts windows."""
 
 
 @dataclass(kw_only=True)
 class LongTextOptions(StrideOptions):
-    """Options for texts longer than a row; those not given keep the kind's settings."""
+    """Options for long texts; those not given keep the kind's settings."""
 
     long_texts: Literal["windows"] | None = option(None, identity=False)
-    """for classification and regression of single texts and for vectors, windows reads texts above
-    --max_length whole, in windows whose outputs are pooled; by default they are cut."""
+    """windows reads texts longer than --max_length whole, in windows whose outputs are pooled; by
+    default they are truncated. For classification and regression of single texts, and for
+    embeddings."""
     window_pooling: Literal["mean", "max"] | None = option(None, identity=False)
-    """how the outputs of a text's windows become one: their mean, the default, or the maximum."""
+    """pooling of the outputs of a text's windows: their mean, the default, or their maximum."""
 
 
 @dataclass(kw_only=True)
 class SpanOptions(StrideOptions):
-    """Options for questions about a context; those not given keep the kind's settings."""
+    """Options for question answering; those not given keep the kind's settings."""
 
     max_query_length: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, word pieces that a question is cut to."""
+    """maximum word pieces of a question, for SQuAD; longer questions are truncated."""
     max_answer_length: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, maximum word pieces of an answer."""
+    """maximum word pieces of an answer, for SQuAD."""
 
 
 @dataclass(kw_only=True)
 class MultiLabelOptions(LongTextOptions):
-    """Options for examples of several labels; those not given keep the kind's settings."""
+    """Options for multi-label classification; those not given keep the kind's settings."""
 
     label_separator: str | None = option(None, identity=False)
-    """for several labels per example, their separator in the column; "," by default."""
+    """separator between the labels of an example; "," by default."""
 
 
 @dataclass(kw_only=True)
 class EmbeddingOptions(LongTextOptions):
-    """Options for vectors of texts; those not given keep the kind's settings."""
+    """Options for sentence embeddings; those not given keep the kind's settings."""
 
     embedding_loss: Literal["infonce", "cosent", "cosine", "simcse"] | None = option(
         None, identity=False
     )
-    """for vectors of texts, what they learn from: infonce from pairs, with the other texts of a
-    batch as wrong answers (the default); cosent or cosine from scored pairs; simcse from texts."""
+    """training loss of sentence embeddings: infonce for pairs, with the other texts of the batch as
+    negatives (the default); cosent or cosine for scored pairs; simcse for single texts."""
     negatives: str | None = option(None, identity=False)
-    """for infonce, column of a wrong answer for each pair; "negative*" for negative0, negative1."""
+    """column of a hard negative for each pair, for infonce; "negative*" for negative0,
+    negative1."""
     pooling: Literal["mean", "cls", "max", "last"] | None = option(None, identity=False)
-    """vector of a text: mean or max over its tokens, that of [CLS], or that of the last token; by
-    default what the model directory records, or mean."""
+    """pooling of a text's token vectors: their mean or max, the vector of [CLS], or that of the
+    last token; by default what the model directory records, or mean."""
     normalize: bool | None = option(None, identity=False)
-    """whether vectors of texts have length 1; by default what the model directory records."""
+    """whether to normalize embeddings to length 1; by default what the model directory records."""
     scale: float | None = option(None, above=0, identity=False)
-    """factor of cosines in infonce, simcse and cosent (inverse temperature); 20 by default."""
+    """inverse temperature of infonce, simcse and cosent; 20 by default."""
 
 
 @dataclass(kw_only=True)
 class TaskOptions(MultiLabelOptions, EmbeddingOptions, SpanOptions):
-    """Options that say what a fine-tuned model is for."""
+    """Options of a task."""
 
     task: str | None = option(None, first=True)
     """a task or data set that `bert-tf tasks` lists, or a Python file that defines TASK; by default
@@ -75,13 +77,13 @@ class TaskOptions(MultiLabelOptions, EmbeddingOptions, SpanOptions):
     pair_column: str | None = option(None, identity=False)
     """column of the second text of a pair, by name or by number counted from 0."""
     max_length: int | None = option(None, at_least=3)
-    """maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By default what the
-    model was fine-tuned with, 128 for a new one."""
+    """maximum tokens per example, [CLS] and [SEP] included; longer texts are truncated. By default
+    what the model was fine-tuned with, 128 for a new one."""
 
 
 @dataclass(kw_only=True)
 class FileOptions(CheckedOptions):
-    """Options that say how a file of texts is read."""
+    """Options for reading files of texts."""
 
     text_column: str | None = option(None, identity=False)
     """column of the text, or of the first text of a pair, by name or by number counted from 0; by
@@ -113,7 +115,7 @@ class EvaluationOptions(TaskOptions, FileOptions):
     label_column: str | None = None
     """column of the label, by name or number."""
     label_map: list[str] = option(factory=list)
-    """names in the data for labels of the model, as MODEL_LABEL=LABEL."""
+    """names that the model's labels have in the data, as MODEL_LABEL=LABEL."""
     output: PathName | None = option(None, writes="folder")
     """folder for metrics.json, the task's predictions and the report; by default none."""
     batch_size: int = option(32, at_least=1)

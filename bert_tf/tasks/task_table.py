@@ -29,15 +29,15 @@ from bert_tf.tasks.scoring.metrics import (
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
-Classification = KindName("classification", "Classification")
-MultiLabel = KindName("multi_label", "MultiLabel")
-Regression = KindName("regression", "Regression")
-Choice = KindName("choice", "Choice")
-Span = KindName("span", "Span")
-Tagging = KindName("tagging", "Tagging")
-Tags = KindName("tagging", "Tags")
+Classification = KindName("classification", "Classification", reads="ClassReader")
+MultiLabel = KindName("multi_label", "MultiLabel", reads="LabelSetReader")
+Regression = KindName("regression", "Regression", reads="NumberReader")
+Choice = KindName("choice", "Choice", reads="ChoiceReader")
+Span = KindName("span", "Span", reads="QuestionReader")
+Tagging = KindName("tagging", "Tagging", reads="EntityReader")
+Tags = KindName("tagging", "Tags", reads="TagReader")
 MaskedLanguageModel = KindName("masked_language_model", "MaskedLanguageModel", is_trained=False)
-SentenceEmbedding = KindName("sentence_embedding", "SentenceEmbedding")
+SentenceEmbedding = KindName("sentence_embedding", "SentenceEmbedding", reads="PairReader")
 Embedding = KindName("sentence_embedding", "Embedding", is_trained=False)
 
 # Names of GLUE's published files in their folders.

@@ -1,6 +1,7 @@
 """Tokens that are matched in the text itself, before it is split into words, in graph.
 
-The rules are those of `AddedVocabulary` in Hugging Face's `tokenizers`.
+It follows the rules of `AddedVocabulary` in Hugging Face's `tokenizers`. White space between two
+tokens that both claim it is in one of them here, and there in the offsets of both.
 """
 
 import re
@@ -10,9 +11,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from bert_tf.errors import InputError
-from bert_tf.tokenization.strings import host_constant, starts_of
-from bert_tf.tokenization.wordpiece import Pieces
+from bert_tf.tokenization.strings import Pieces, host_constant, starts_of
 
 # Rust's \s, and \w where Python's Unicode has no category for it: joiners and circled letters.
 _SPACE = r"\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
@@ -49,13 +48,6 @@ class AddedTokens(tf.Module):
     def __init__(self, tokens: Mapping[str, AddedToken], ids: Sequence[int], absent: str):
         """Keys of `tokens` are the texts to find; `absent` has two characters of no vocabulary."""
         super().__init__()
-        edged = [key for key in tokens if key != key.strip()]
-        if edged and any(token.lstrip or token.rstrip for token in tokens.values()):
-            edge = tokens[edged[0]].content
-            raise InputError(
-                f"the added token {edge!r} begins or ends with white space, and others take the "
-                "white space beside them (lstrip, rstrip): set these to false"
-            )
         self._mark, self._impostor = tuple(absent)
         self._pattern = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
         with tf.init_scope():
@@ -75,7 +67,9 @@ class AddedTokens(tf.Module):
         marked = tf.strings.regex_replace(texts, self._pattern, rf"{self._mark}\0{self._mark}")
         # Text, token, text, ... token, text: the odd parts are tokens, the others may be empty.
         parts = tf.strings.split(marked, self._mark)
-        strings, text, first = parts.flat_values, parts.value_rowids(), parts.row_splits
+        strings = parts.flat_values
+        text = parts.value_rowids()
+        first = parts.row_splits
         is_token = (tf.range(tf.size(text, tf.int64)) - tf.gather(first, text)) % 2 == 1
         index = tf.searchsorted(self._hashes, _hash(strings))
         number = tf.where(is_token, index, tf.size(self._hashes))  # of the token
@@ -105,7 +99,8 @@ class AddedTokens(tf.Module):
             takes = tf.roll(self._flag("lstrip", number), -1, 0)
             strings, taken = _strip(strings, takes, rf"[{_SPACE}]+\z")
             starts -= tf.roll(taken, 1, 0)
-        token, between = tf.where(is_token)[:, 0], tf.where(~is_token)[:, 0]
+        token = tf.where(is_token)[:, 0]
+        between = tf.where(~is_token)[:, 0]
         pieces, splits, *offset_columns = split(tf.gather(strings, between))
 
         part = tf.repeat(between, splits[1:] - splits[:-1])  # of each piece

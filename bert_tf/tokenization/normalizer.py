@@ -1,8 +1,8 @@
-"""The original BERT's text normalization in the graph, as one table lookup per code point.
+"""The original BERT's rules for normalizing text; `tf_text` and `core_ops` apply them in the graph.
 
-The rules are those of `BasicTokenizer` in the original `tokenization.py`. All but two look at a
-single code point and fit in the table of TF Text's `FastBertNormalize` op, a double-array trie
-from UTF-8 bytes to replacements. The op's own table has other rules (NFKC case folding).
+They are those of `BasicTokenizer` in the original `tokenization.py`. All but two look at a single
+code point and fit in a table. One is missing: NFD swaps *spacing* combining marks (25, such as
+musical stems and Hangul tone marks) in non-canonical order.
 """
 
 import functools
@@ -10,22 +10,20 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-import flatbuffers
 import numpy as np
 import tensorflow as tf
-from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
 
-from bert_tf.tokenization.strings import host_constant
-from bert_tf.tokenization.wordpiece import LONGEST_WORD, match, model_buffer
+from bert_tf.tokenization.strings import Pieces, bytes_of, starts_of
 
+Normalize = Callable[..., tuple[tf.Tensor, ...]]  # texts, get_offsets -> see `tf_text.Normalizer`
+LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 # The blocks of the original's `_is_chinese_char`.
 _CHINESE = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
-
 
 _MANY_DECOMPOSED = 0.001  # share of the letters
 
@@ -40,49 +38,24 @@ def is_punctuation(character: str) -> bool:
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
+@functools.cache
+def chinese() -> list[str]:
+    """All characters of `is_chinese`, assigned or not."""
+    return list(filter(is_chinese, map(chr, range(0x3400, 0x2FA20))))
+
+
+def strips_accents(do_lower_case: bool, strip_accents: bool | None) -> bool:
+    """What `strip_accents` means: None strips accents if the text is lower-cased."""
+    return do_lower_case if strip_accents is None else strip_accents
+
+
 def _is_removed(character: str) -> bool:
     """Whether the original tokenizer drops the character: controls, formats, U+0000, U+FFFD."""
     is_control = unicodedata.category(character) in ("Cc", "Cf") and character not in "\t\n\r"
     return is_control or character in "\0\ufffd"
 
 
-class Normalizer(tf.Module):
-    """Normalizes text as the original BERT does before it looks words up.
-
-    Stripping accents means to decompose (NFD) and to drop nonspacing marks; it is the default if
-    the text is lower-cased. The `isolate` options put spaces around Chinese characters, around
-    "all" punctuation, what `WordPiece` leaves "unsplit", or "no" punctuation.
-
-    One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
-    marks (25, such as musical stems and Hangul tone marks) in non-canonical order.
-    """
-
-    def __init__(
-        self,
-        do_lower_case: bool,
-        strip_accents: bool | None,
-        isolate_chinese: bool = False,
-        isolate_punctuation: str = "unsplit",
-    ):
-        super().__init__()
-        self._lower_case = do_lower_case
-        strips = do_lower_case if strip_accents is None else strip_accents
-        table = _table(do_lower_case, strips, isolate_chinese, isolate_punctuation)
-        self._table = host_constant(table)
-
-    def __call__(self, texts: tf.Tensor, get_offsets: bool = False) -> tuple[tf.Tensor, ...]:
-        """Normalizes strings [batch] and returns the origins of their bytes, int64, and row splits.
-
-        Each text has an origin per normalized byte, and the end of the last one.
-        """
-        if self._lower_case:
-            texts = _lower_final_sigmas(texts)
-        return gen_fast_bert_normalizer.fast_bert_normalize(
-            input_values=texts, fast_bert_normalizer_model=self._table, get_offsets=get_offsets
-        )
-
-
-def _lower_final_sigmas(texts: tf.Tensor) -> tf.Tensor:
+def lower_final_sigmas(texts: tf.Tensor) -> tf.Tensor:
     """Lower-cases each capital sigma at the end of a word to ς; the table makes the others σ."""
     # Few batches have that letter: a search through all texts costs a sixth of the matching. Both
     # letters have two bytes, so all offsets stay right.
@@ -102,50 +75,72 @@ def _final_sigma_pattern() -> str:
     cased letter (Unicode 3.13, table 3-17); removed characters count as case-ignorable. Python has
     no names for these classes, so each character is lower-cased beside a sigma.
     """
-    through: list[int] = []
-    cased: list[int] = []
-    for character in _assigned():
-        if _is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
-            (cased if f"{character}Σ".lower().endswith("ς") else through).append(ord(character))
+    letter, ignorable, both = letters_around_sigma()
     # The op has no lookahead: what follows the sigma, no cased letter, is matched and put back.
-    letter, ignorable, both = (_ranges(points) for points in (cased, through, through + cased))
     return f"([{letter}][{ignorable}]*)Σ([{ignorable}]*(?:[^{both}]|$))"
 
 
-def _ranges(code_points: list[int]) -> str:
-    """The inside of a character class in RE2's syntax, with as few ranges as possible."""
-    points = np.sort(code_points)
+@functools.cache
+def letters_around_sigma() -> tuple[str, str, str]:
+    """Cased letters, case-ignorable characters, and both, as the insides of character classes."""
+    through: list[int] = []
+    cased: list[int] = []
+    for character in assigned():
+        if _is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
+            (cased if f"{character}Σ".lower().endswith("ς") else through).append(ord(character))
+    return ranges(cased), ranges(through), ranges(through + cased)
+
+
+def ranges(code_points: Collection[int]) -> str:
+    """The inside of a character class, for RE2 and PCRE, with as few ranges as possible."""
+    points = np.sort(list(code_points))
     runs = np.split(points, np.flatnonzero(np.diff(points) > 1) + 1)
     return "".join(f"\\x{{{run[0]:x}}}-\\x{{{run[-1]:x}}}" for run in runs)
 
 
 @functools.cache
-def _assigned() -> list[str]:
+def assigned() -> list[str]:
     """Assigned characters, without private use and surrogates."""
+    return [c for c in planes() if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+
+
+def planes() -> Iterable[str]:
+    """The characters of the planes that Unicode fills."""
     # Planes 4 to 13 are empty, 15 and 16 for private use: two thirds of all code points.
-    characters = map(chr, [*range(0x40000), *range(0xE0000, 0xF0000)])
-    return [c for c in characters if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    return map(chr, [*range(0x40000), *range(0xE0000, 0xF0000)])
 
 
-@functools.lru_cache(maxsize=16)
-def _table(
-    do_lower_case: bool, strip_accents: bool, isolate_chinese: bool, isolate_punctuation: str
-) -> np.ndarray:
-    """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
-    is_isolated: Callable[[str], bool] = is_punctuation
-    if isolate_punctuation != "all":
-        unsplit = _unsplit_punctuation() if isolate_punctuation == "unsplit" else frozenset()
-        is_isolated = unsplit.__contains__
-    replacements: dict[str, str] = {}
-    for character in _assigned():
-        replacement = _replacement(character, do_lower_case, strip_accents)
+@functools.cache
+def punctuation() -> frozenset[str]:
+    """All punctuation of this Python's Unicode."""
+    return frozenset(filter(is_punctuation, assigned()))
+
+
+@functools.cache
+def replacements(do_lower_case: bool, strip_accents: bool) -> dict[str, str]:
+    """The replacement of each character that normalizing changes."""
+    pairs = ((c, _replacement(c, do_lower_case, strip_accents)) for c in assigned())
+    return {character: replacement for character, replacement in pairs if replacement != character}
+
+
+def isolating_replacements(
+    do_lower_case: bool,
+    strip_accents: bool,
+    isolate_chinese: bool,
+    isolated: Collection[str],
+) -> dict[str, str]:
+    """`replacements` with spaces around Chinese characters, and around those of `isolated`."""
+    changed = replacements(do_lower_case, strip_accents)
+    result = {}
+    for character in assigned():
+        replacement = changed.get(character, character)
         if isolate_chinese and is_chinese(character):
             replacement = f" {replacement} "
         elif not replacement.isalnum():
-            replacement = "".join(f" {c} " if is_isolated(c) else c for c in replacement)
+            replacement = "".join(f" {c} " if c in isolated else c for c in replacement)
         if replacement != character:
-            replacements[character] = replacement
-    return _flatbuffer(replacements)
+            result[character] = replacement
+    return result
 
 
 def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> str:
@@ -175,7 +170,7 @@ def unreachable_pieces(
 def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     """The share of letters that `strip_accents` changes, and three frequent words, "für -> fur"."""
     text = " ".join(texts).lower()
-    letters = {c: n for c, n in Counter(text).items() if unicodedata.category(c)[0] in "LM"}
+    letters = {c: n for c, n in Counter(text).items() if _is_letter_or_accent(c)}
     plain = {c: _replacement(c, True, True) for c in letters}
     lost = {c for c in letters if plain[c] != c}
     # Letters of Hangul are shown apart, or they would look like the syllable.
@@ -185,6 +180,12 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     afters = [" ".join("".join(shown.get(c, c) for c in word).split()) for word in words[:3]]
     share = sum(letters[c] for c in lost) / max(1, sum(letters.values()))
     return share, [f"{word} -> {after}" for word, after in zip(words, afters, strict=False)]
+
+
+def _is_letter_or_accent(character: str) -> bool:
+    """Not the marks of emoji, such as a red heart and keycaps."""
+    is_selector = "VARIATION SELECTOR" in unicodedata.name(character, "")
+    return unicodedata.category(character)[0] in "LM" and not is_selector
 
 
 def decomposed_letters(texts: Iterable[str]) -> str | None:
@@ -204,43 +205,30 @@ def decomposed_letters(texts: Iterable[str]) -> str | None:
     )
 
 
-@functools.cache
-def _unsplit_punctuation() -> frozenset[str]:
-    """Punctuation of this Python's Unicode at which `WordPiece` does not split."""
-    punctuation = [character for character in _assigned() if is_punctuation(character)]
-    model = host_constant(model_buffer(("[UNK]", "a"), "[UNK]", LONGEST_WORD, True))
-    with tf.init_scope():
-        pieces = np.diff(match(tf.constant([f"a{c}a" for c in punctuation]), model)[1])
-    return frozenset(c for c, n in zip(punctuation, pieces, strict=True) if n != 3)
+def normalized_pieces(
+    texts: tf.Tensor,
+    normalizer: Normalize,
+    split: Callable[[tf.Tensor], Pieces],
+    get_offsets: bool,
+) -> Pieces:
+    """Pieces of normalized texts, with their offsets in `texts`."""
+    normalized, origins, origin_splits = normalizer(texts, get_offsets)
+    ids, row_splits, starts, ends = split(normalized)
+    if not get_offsets:
+        return ids, row_splits, starts, ends
+    counts = row_splits[1:] - row_splits[:-1]
+    first_origin = tf.repeat(origin_splits[:-1], counts)
+    last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
+    starts = tf.gather(origins, first_origin + starts)
+    ends = tf.gather(origins, first_origin + ends)
+    # If the next byte comes from the same character, the piece ends with the character.
+    text_starts = tf.repeat(starts_of(tf.strings.length(texts))[:-1], counts)
+    first_byte = tf.gather(bytes_of(texts), text_starts + last)
+    width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
+    return ids, row_splits, starts, tf.where(ends > last, ends, last + width)
 
 
-def _flatbuffer(replacements: dict[str, str]) -> np.ndarray:
-    """Packs a map from characters to strings in the op's format."""
-    pool = bytearray()
-    values: dict[str, int] = {}
-    for replacement in dict.fromkeys(replacements.values()):
-        encoded = replacement.encode()
-        if len(encoded) > 63:
-            raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
-        # Bit 30: the character changes; then the offset in the pool; 6 bits of length.
-        values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
-        pool += encoded
-    zero = values[replacements.pop("\0")]  # U+0000 cannot be a key of the trie
-    trie = _double_array({character: values[text] for character, text in replacements.items()})
-
-    builder = flatbuffers.Builder(1 << 20)
-    trie_offset = builder.CreateNumpyVector(trie)
-    pool_offset = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
-    builder.StartObject(4)
-    builder.PrependBoolSlot(0, True, False)  # replacements apply; False would skip the table
-    builder.PrependUOffsetTRelativeSlot(1, trie_offset, 0)
-    builder.PrependInt32Slot(2, zero, 0)
-    builder.PrependUOffsetTRelativeSlot(3, pool_offset, 0)
-    builder.Finish(builder.EndObject())
-    return np.frombuffer(bytes(builder.Output()), np.uint8)
-
-
-def _double_array(values: dict[str, int]) -> np.ndarray:
+def double_array(values: dict[str, int]) -> np.ndarray:
     """The darts-clone double array of a map from characters to values: uint32 [units].
 
     Its keys are the UTF-8 bytes of the characters. A node with base b has its child by byte c at

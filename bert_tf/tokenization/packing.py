@@ -96,8 +96,10 @@ class Packer:
         specials = len(lengths) + 1
         total = tf.add_n(list(lengths)) + specials  # (B,)
         # Runs of ids to copy, in the order of a row: [CLS], A, [SEP] and, of a pair, B, [SEP].
-        cls, single = tf.fill(tf.shape(total), tf.size(ids, total.dtype)), tf.ones_like(total)
-        first, size = [cls], [single]
+        cls = tf.fill(tf.shape(total), tf.size(ids, total.dtype))
+        single = tf.ones_like(total)
+        first = [cls]
+        size = [single]
         for start, length in zip(starts, lengths, strict=True):
             first += [start, cls + 1]
             size += [length, single]

@@ -11,12 +11,17 @@ _HOST = "CPU:0"
 # For this many texts, an eager call traces a graph: one call then, instead of one per op.
 MANY = 64
 
+# ids int32 [pieces] of all texts; row_splits int64 [batch + 1], the first piece of each text;
+# starts and ends int64 [pieces], in bytes of the text
+Pieces = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
 
 def on_host(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Places the ops of a function on the host."""
+    """Places the ops of a function on the host; AutoGraph has nothing to convert in it."""
+    function = tf.autograph.experimental.do_not_convert(function)
 
     @functools.wraps(function)
     def placed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

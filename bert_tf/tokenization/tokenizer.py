@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,14 @@ from bert_tf.files.atomic import StrPath, write_text
 from bert_tf.files.model_files import TOKENIZER_CONFIG, VOCABULARY
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.added_tokens import AddedToken, AddedTokens
-from bert_tf.tokenization.normalizer import Normalizer, unreachable_pieces
-from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
+from bert_tf.tokenization.normalizer import (
+    Normalize,
+    normalized_pieces,
+    strips_accents,
+    unreachable_pieces,
+)
+from bert_tf.tokenization.operations import operations
+from bert_tf.tokenization.strings import MANY, Pieces, host_constant, on_host, starts_of
 from bert_tf.tokenization.tokenizer_files import (
     SWITCHES,
     TokenizerFiles,
@@ -28,7 +34,6 @@ from bert_tf.tokenization.tokenizer_files import (
     read_tokenizer_files,
 )
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, file_text, read_vocabulary
-from bert_tf.tokenization.wordpiece import Pieces, WordPiece
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ def _id_of(token: str) -> property:
 
 
 class BertTokenizer(tf.Module):
-    """WordPiece tokenizer whose ids are those of the original BERT code.
+    """WordPiece tokenizer that gives the ids of the original BERT code.
 
     It runs in Python, in `tf.data`, in `tf.function` and in a SavedModel, with ops that TensorFlow
     Serving links. A word that is not valid UTF-8 becomes [UNK].
@@ -53,6 +58,9 @@ class BertTokenizer(tf.Module):
         special_tokens_in_text: whether "[MASK]" and the like in the text become ids; new here.
         added_tokens: tokens that are matched in the text as a whole, before it is split into words,
             as `AddedToken` or its fields; those without a piece get ids after the vocabulary.
+        ops: "tf_text" for the graph operations of TF Text, "core" for TensorFlow's own, which give
+            the same ids and load without TF Text but are slower, or "auto": TF Text's where it is
+            installed. It is not saved with the tokenizer.
 
     Raises:
         InputError: the vocabulary is missing, empty, repeats a piece, or lacks a special token.
@@ -71,6 +79,7 @@ class BertTokenizer(tf.Module):
         tokenize_chinese_chars: bool = True,
         special_tokens_in_text: bool = False,
         added_tokens: Sequence[AddedToken | Mapping[str, Any]] = (),
+        ops: str = "auto",
     ):
         super().__init__()
         # Plain objects, because tf.Module would wrap bare lists and dicts.
@@ -90,7 +99,7 @@ class BertTokenizer(tf.Module):
         self._words = len(word_pieces)
         self._vocabulary.add([token.content for token in self._added])
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
-        strips = do_lower_case if strip_accents is None else strip_accents
+        strips = strips_accents(do_lower_case, strip_accents)
         if unreachable := unreachable_pieces(word_pieces, do_lower_case, strips):
             shown = ", ".join(map(repr, unreachable[:3]))
             _warn(
@@ -98,8 +107,25 @@ class BertTokenizer(tf.Module):
                 f"normalized so ({shown}): check do_lower_case and strip_accents"
             )
 
-        marks = "unsplit" if tokenize_chinese_chars else "all"
-        self._normalizer = Normalizer(do_lower_case, strip_accents, isolate_punctuation=marks)
+        self._ops = ops
+        self._prepare_text(do_lower_case, strips, tokenize_chinese_chars, special_tokens_in_text)
+        pieces = self._vocabulary.pieces
+        self._pieces = host_constant(pieces)  # string [vocabulary_size]
+        texts = [tf.TensorSpec([None], tf.string)]
+        graph = tf.function(self._ids_in_parts, input_signature=texts, autograph=False)
+        # Concrete, or TensorFlow warns of retracing in a process of many tokenizers; made at the
+        # first call. In a function, because tf.Module would export it.
+        self._graph_of_many = functools.cache(graph.get_concrete_function)
+
+    def _prepare_text(
+        self,
+        do_lower_case: bool,
+        strip_accents: bool,
+        tokenize_chinese_chars: bool,
+        special_tokens_in_text: bool,
+    ) -> None:
+        """Makes what splits text, and what finds added and special tokens in it."""
+        ops = operations(self._ops)
         tokens_in_text = [t for t in self._added if t.content not in SPECIAL_TOKENS]
         if special_tokens_in_text:
             recorded = {token.content: token for token in self._added}
@@ -109,24 +135,20 @@ class BertTokenizer(tf.Module):
         self._tokens_in_normalized = None
         if in_normalized := [t for t in tokens_in_text if t.normalized]:
             # Tokens are found after the text is normalized and before punctuation is split off.
-            self._first_normalizer = Normalizer(
-                do_lower_case, strip_accents, tokenize_chinese_chars, isolate_punctuation="no"
+            self._first_normalizer = ops.Normalizer(
+                do_lower_case, strip_accents, tokenize_chinese_chars, "no"
             )
-            self._normalizer = Normalizer(False, False, isolate_punctuation=marks)
+            do_lower_case = strip_accents = False
             self._tokens_in_normalized = self._finder(in_normalized, self._first_normalizer)
-        pieces = self._vocabulary.pieces
         # No word has a blank piece: added tokens beyond the vocabulary are no part of words.
-        self._wordpiece = WordPiece(
-            [*word_pieces, *" " * (len(pieces) - self._words)],
+        blank = " " * (len(self._vocabulary.pieces) - self._words)
+        self._splitter = ops.Splitter(
+            [*self._vocabulary.pieces[: self._words], *blank],
             self.unk_token,
-            splits_words=tokenize_chinese_chars,
+            do_lower_case=do_lower_case,
+            strip_accents=strip_accents,
+            tokenize_chinese_chars=tokenize_chinese_chars,
         )
-        self._pieces = host_constant(pieces)  # string [vocabulary_size]
-        texts = [tf.TensorSpec([None], tf.string)]
-        graph = tf.function(self._ids_in_parts, input_signature=texts, autograph=False)
-        # Concrete, or TensorFlow warns of retracing in a process of many tokenizers; made at the
-        # first call. In a function, because tf.Module would export it.
-        self._graph_of_many = functools.cache(graph.get_concrete_function)
 
     @classmethod
     def from_directory(cls, directory: StrPath) -> "BertTokenizer":
@@ -148,10 +170,20 @@ class BertTokenizer(tf.Module):
         tokenizer._kept_config = json.dumps(files.config)
         return tokenizer
 
+    def with_ops(self, ops: str) -> "BertTokenizer":
+        """A copy with the graph operations `ops`, as the constructor takes them."""
+        return self._copy(self._vocabulary.pieces[: self._words], {"ops": ops})
+
     def with_switches(self, **switches: bool | None) -> "BertTokenizer":
         """A copy with other switches."""
-        settings: dict[str, Any] = {**self.settings, **switches}
-        copy = BertTokenizer(self._vocabulary.pieces[: self._words], **settings)
+        return self._copy(self._vocabulary.pieces[: self._words], switches)
+
+    def with_vocabulary(self, pieces: Sequence[str]) -> "BertTokenizer":
+        """A copy with other pieces; added tokens among them keep their ids."""
+        return self._copy(pieces, {})
+
+    def _copy(self, pieces: Sequence[str], switches: Mapping[str, Any]) -> "BertTokenizer":
+        copy = BertTokenizer(pieces, **{**self.settings, "ops": self._ops, **switches})
         copy._kept_config = self._kept_config
         return copy
 
@@ -252,11 +284,12 @@ class BertTokenizer(tf.Module):
         """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
 
         def in_effect(switches: Mapping[str, Any]) -> dict[str, Any]:
-            lower, strip = switches["do_lower_case"], switches.get("strip_accents")
+            lower = switches["do_lower_case"]
+            strip = switches.get("strip_accents")
             added = ", ".join(str(AddedToken(**t)) for t in switches.get("added_tokens", ()))
             return {
                 **switches,
-                "strip_accents": lower if strip is None else strip,
+                "strip_accents": strips_accents(lower, strip),
                 "added_tokens": added or "none",
             }
 
@@ -298,7 +331,9 @@ class BertTokenizer(tf.Module):
         return tf.concat(ids, 0), starts_of(tf.concat(counts, 0))
 
     def _finder(
-        self, tokens: Sequence[AddedToken], normalizer: Normalizer | None = None
+        self,
+        tokens: Sequence[AddedToken],
+        normalizer: Normalize | None = None,
     ) -> AddedTokens | None:
         """What finds added tokens in texts, or in normalized ones."""
         contents = [token.content for token in tokens]
@@ -343,41 +378,18 @@ class BertTokenizer(tf.Module):
         """Pieces of strings [batch]; without `get_offsets` their offsets mean nothing."""
 
         def words(texts: tf.Tensor) -> Pieces:
-            return _normalized(texts, self._normalizer, self._wordpiece, get_offsets)
+            return self._splitter(texts, get_offsets)
 
         def between_tokens(texts: tf.Tensor) -> Pieces:
             tokens = self._tokens_in_normalized
             if tokens is None:
                 return words(texts)
-            return _normalized(
+            return normalized_pieces(
                 texts, self._first_normalizer, lambda x: tokens(x, words), get_offsets
             )
 
         tokens = self._tokens_in_text
         return between_tokens(texts) if tokens is None else tokens(texts, between_tokens)
-
-
-def _normalized(
-    texts: tf.Tensor,
-    normalizer: Normalizer,
-    split: Callable[[tf.Tensor], Pieces],
-    get_offsets: bool,
-) -> Pieces:
-    """Pieces of normalized texts, with their offsets in `texts`."""
-    normalized, origins, origin_splits = normalizer(texts, get_offsets)
-    ids, row_splits, starts, ends = split(normalized)
-    if not get_offsets:
-        return ids, row_splits, starts, ends
-    counts = row_splits[1:] - row_splits[:-1]
-    first_origin = tf.repeat(origin_splits[:-1], counts)
-    last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
-    starts = tf.gather(origins, first_origin + starts)
-    ends = tf.gather(origins, first_origin + ends)
-    # If the next byte comes from the same character, the piece ends with the character.
-    text_starts = tf.repeat(starts_of(tf.strings.length(texts))[:-1], counts)
-    first_byte = tf.gather(bytes_of(texts), text_starts + last)
-    width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
-    return ids, row_splits, starts, tf.where(ends > last, ends, last + width)
 
 
 @functools.cache  # once for a message

@@ -18,8 +18,8 @@ from bert_tf.files.model_files import (
     read_json,
 )
 from bert_tf.tokenization.added_tokens import AddedToken
+from bert_tf.tokenization.normalizer import LONGEST_WORD
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS, Vocabulary, read_vocabulary
-from bert_tf.tokenization.wordpiece import LONGEST_WORD
 
 SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 # Tokenizers of Hugging Face that are BERT's under the name of another model.
@@ -114,8 +114,8 @@ def _check(folder: Path, settings: dict[str, Any], has_json: bool) -> None:
     if has_code or not (_CLASSES.fullmatch(name) or (has_json and name in _JSON_CLASSES)):
         kind = "code of its own (auto_map)" if has_code else f"a {name}"
         raise InputError(
-            f"{folder} asks for {kind} as its tokenizer, and only BERT's is computed here: give a "
-            "model with a BertTokenizer"
+            f"{folder} needs {kind} as its tokenizer, but only BERT's is supported: give a model "
+            "with a BertTokenizer"
         )
     for key, expected in _FIXED.items():
         value = settings.get(key)
@@ -128,16 +128,15 @@ def _check(folder: Path, settings: dict[str, Any], has_json: bool) -> None:
             )
     if never := set(settings.get("never_split") or ()) - set(SPECIAL_TOKENS):
         raise InputError(
-            f"{folder / TOKENIZER_CONFIG}: never_split names {min(map(str, never))!r}, and it is "
-            "not computed here: record the words as added tokens"
+            f"{folder / TOKENIZER_CONFIG}: never_split names {min(map(str, never))!r}, which is "
+            "not supported: record the words as added tokens"
         )
 
 
 def _check_value(path: Path, key: str, value: Any, expected: Any) -> None:
     if value != expected:
         raise InputError(
-            f"{path}: {key} is {value!r}, and only {expected!r} is computed here: give another "
-            "model"
+            f"{path}: {key} is {value!r}, but only {expected!r} is supported: give another model"
         )
 
 

@@ -12,13 +12,13 @@ from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.model_files import read_small_file
 from bert_tf.startup import available_cores
-from bert_tf.tokenization.normalizer import Normalizer
-from bert_tf.tokenization.wordpiece import LONGEST_WORD
+from bert_tf.tokenization.merges import learn_merges
+from bert_tf.tokenization.normalizer import LONGEST_WORD, strips_accents
+from bert_tf.tokenization.operations import operations
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MOST_OCCURRENCES = 100_000_000  # words shown to the learner, at half a second per million
 MOST_DISTINCT = 2_000_000  # distinct words counted at once, in about 0.4 GB of memory
-MOST_LEARNED = 5_000_000  # characters of distinct words shown to the learner, in about 0.5 GB
+MOST_LEARNED = 5_000_000  # characters of distinct words that are learned from, in about 0.5 GB
 # A character that is one of fewer characters of the text gets a piece, if it occurs twice.
 _RAREST_CHARACTER = 10_000_000
 _FIRST_CHECK = 10_000  # distinct words
@@ -120,7 +120,8 @@ def count_words(
     `progress` gets the number of texts after each batch; `check` the words counted so far, as
     UTF-8, whenever there are twice as many. `threads` work, by default one per core.
     """
-    normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
+    strips = strips_accents(do_lower_case, strip_accents)
+    normalizer = operations().Normalizer(do_lower_case, strips, tokenize_chinese_chars, "all")
 
     def distinct_words(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         words = tf.strings.split(normalizer(batch)[0]).flat_values
@@ -185,7 +186,7 @@ def _alphabet(
 ) -> tuple[list[str], Counter[str], int]:
     """The special tokens and pieces of one character; rare characters without one; all characters.
 
-    The rare ones have their numbers of occurrences, and the last is that of all.
+    The rare characters come with their counts; the last number is the count of all characters.
     """
     characters: Counter[str] = Counter()
     within: set[str] = set()
@@ -222,17 +223,16 @@ def learn_vocabulary(
     The result holds the special and the `reserved` tokens, characters as `c`, those within words as
     `##c`, then the pieces from byte-pair merges, the most frequent first. A character gets a piece
     if it occurs twice, or more often than once in ten million characters. Merges as
-    Sennrich et al. (2016), with the `tokenizers` library: the original's learner was never
-    published, and TF Text's takes tens of times as long.
+    Sennrich et al. (2016): the original's learner was never published, and TF Text's takes tens
+    of times as long.
 
     Args:
-        counts: counts from `count_words`; scaled down above 100 million occurrences, and without
-            the rarest words above 5 million characters in different words.
-        vocabulary_size: maximum number of pieces, at least those of one character.
+        counts: counts from `count_words`; those of the rarest words are left out above 5 million
+            characters in different words.
+        vocabulary_size: maximum number of pieces, at least the number of characters.
         min_frequency: minimum number of occurrences for a merge.
         reserved: further tokens, after the special ones.
-        notice: called with a line if rare characters or words are left out, or scaling raises
-            `min_frequency`.
+        notice: called with a line if rare characters or words are left out.
     """
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:
@@ -255,31 +255,8 @@ def learn_vocabulary(
             f"{len(learned):,} of {len(spellable):,} different words are learned from, the most "
             f"frequent ones: memory is for {MOST_LEARNED:,} characters of them"
         )
-    total = sum(counts[word] for word in learned)
-    shown = min(total, MOST_OCCURRENCES)
-    shown_frequency = max(1, -(-min_frequency * shown // max(total, 1)))
-    if (acts_as := shown_frequency * total // max(shown, 1)) > min_frequency:
-        notice(
-            f"of {total:,} words {shown:,} are learned from, in proportion: two pieces are merged "
-            f"from about {acts_as:,} occurrences on, not --min_frequency {min_frequency}"
-        )
-
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=shown_frequency,
-        # As special tokens, they keep their numbers, which break ties between merges. The library
-        # would number the "##c" in the order of a hash map, differently in every run.
-        special_tokens=alphabet,
-        continuing_subword_prefix="##",
-        show_progress=False,
-    )
-    learner.train_from_iterator(_occurrences(counts, learned, total, shown), trainer)
-    ids = learner.get_vocab(with_added_tokens=False)
-    return sorted(ids, key=ids.__getitem__)
+    frequencies = [counts[word] for word in learned]
+    return learn_merges(learned, frequencies, alphabet, vocabulary_size, min_frequency)
 
 
 def _most_frequent(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
@@ -293,16 +270,3 @@ def _most_frequent(words: Sequence[str], counts: Mapping[str, int]) -> list[str]
     order = np.lexsort((keys, -frequencies))
     chosen = order[: np.searchsorted(np.cumsum(lengths[order]), MOST_LEARNED, side="right")]
     return [words[index] for index in np.sort(chosen)]
-
-
-def _occurrences(
-    counts: Mapping[str, int], words: Sequence[str], total: int, shown: int
-) -> Iterator[str]:
-    """Lines that repeat each word as often as it was counted: `shown` of `total` occurrences."""
-    seen = 0
-    for word in words:
-        # Rounding the running sum loses at most one occurrence in total.
-        before = seen * shown // total
-        seen += counts[word]
-        for left in range(seen * shown // total - before, 0, -1000):
-            yield f"{word} " * min(left, 1000)

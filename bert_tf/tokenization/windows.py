@@ -17,7 +17,7 @@ _MOST_TOKENS = 8192  # that a model reads together: with 512 in a row, 200 MB of
 class Windows(NamedTuple):
     """R windows over the tokens of B texts, which are numbered through all texts; int64."""
 
-    text: tf.Tensor  # [R], the number of each window's text
+    text_index: tf.Tensor  # [R], the index of each window's text
     number: tf.Tensor  # [R], the window's number in its text, from 0
     starts: tf.Tensor  # [R], each window's first token
     ends: tf.Tensor  # [R], the token behind its last one
@@ -30,15 +30,19 @@ def windows(lengths: tf.Tensor, size: Any, stride: Any, number: tf.Tensor | None
     A window has at most `size` tokens and starts `stride` after the one before it: ints or int64
     [B]. `number`, int64 [B], asks for one window of each text.
     """
-    text, counts = tf.range(tf.size(lengths, tf.int64)), tf.ones_like(lengths)
+    text_index = tf.range(tf.size(lengths, tf.int64))
+    counts = tf.ones_like(lengths)
     if number is None:
         counts += tf.maximum(lengths - size + stride - 1, 0) // stride
-        text, number = tf.repeat(text, counts), tf.ragged.range(counts).flat_values
-    size, stride = (tf.gather(tf.zeros_like(lengths) + values, text) for values in (size, stride))
+        text_index = tf.repeat(text_index, counts)
+        number = tf.ragged.range(counts).flat_values
+    size, stride = (
+        tf.gather(tf.zeros_like(lengths) + values, text_index) for values in (size, stride)
+    )
     start = number * stride
-    end = tf.minimum(start + size, tf.gather(lengths, text))
-    first = tf.gather(tf.cumsum(lengths, exclusive=True), text)
-    return Windows(text, number, first + start, first + end, counts)
+    end = tf.minimum(start + size, tf.gather(lengths, text_index))
+    first = tf.gather(tf.cumsum(lengths, exclusive=True), text_index)
+    return Windows(text_index, number, first + start, first + end, counts)
 
 
 class WordRows(NamedTuple):
@@ -53,25 +57,43 @@ def word_rows(words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, length: 
     """Packs the words of `texts` texts, int32 [], into rows of at most `length` tokens."""
     size = length - 2  # without [CLS] and [SEP]
     stride = max(1, size // 2)
-    text = tf.repeat(words.text, words.pieces.row_lengths())  # (P,)
-    lengths = tf.math.unsorted_segment_sum(tf.ones_like(text), text, texts)  # (B,)
+    text_index = tf.repeat(words.text_index, words.pieces.row_lengths())  # (P,)
+    lengths = tf.math.unsorted_segment_sum(tf.ones_like(text_index), text_index, texts)  # (B,)
     cover = windows(lengths, size, stride)
     tokens = tf.ragged.range(cover.starts, cover.ends)  # (R, None)
     ids = tokens.with_flat_values(tf.gather(words.pieces.flat_values, tokens.flat_values))
 
     # Inside a text, a window has the most context around the `stride` tokens in its middle.
-    piece = tf.range(tf.size(text, tf.int64))
-    position = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text)
+    piece = tf.range(tf.size(text_index, tf.int64))
+    position = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text_index)
     number = (position - (size - stride) // 2) // stride
-    number = tf.clip_by_value(number, 0, tf.gather(cover.counts, text) - 1)
-    row = tf.gather(tf.cumsum(cover.counts, exclusive=True), text) + number
+    number = tf.clip_by_value(number, 0, tf.gather(cover.counts, text_index) - 1)
+    row = tf.gather(tf.cumsum(cover.counts, exclusive=True), text_index) + number
     pieces = tf.stack([row, 1 + piece - tf.gather(cover.starts, row)], axis=1)  # 1 for [CLS]
     first_pieces = tf.gather(pieces, words.pieces.row_starts())
     return WordRows(Packer(tokenizer, length)(ids), pieces, first_pieces)
 
 
+@on_host
+def packed_words(
+    words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, length: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Packs the words of `texts` texts, int32 [], into one row each, which is truncated.
+
+    Returns the model inputs, int32 [B, T], and the position of the first piece of each word in its
+    row, int32 [B, W]: 0, which is [CLS], for words that are truncated and beyond a text's last one.
+    """
+    number = tf.cast(texts, tf.int64)
+    of_text = tf.RaggedTensor.from_value_rowids(words.pieces, words.text_index, number)
+    ids = of_text.merge_dims(1, 2)  # (B, None)
+    before = tf.gather(ids.row_starts(), words.text_index)
+    first = 1 + words.pieces.row_starts() - before  # (W,), behind [CLS]
+    first = tf.cast(tf.where(first < length - 1, first, 0), tf.int32)
+    return Packer(tokenizer, length)(ids), of_text.with_values(first).to_tensor()
+
+
 class QuestionWindows(NamedTuple):
-    """W windows of T tokens, those of a question one after the other."""
+    """W windows of T tokens; the windows of a question follow each other."""
 
     inputs: dict[str, tf.Tensor]  # int32 [W, T] each
     question: tf.Tensor  # int64 [W], the question's number in the batch
@@ -117,7 +139,8 @@ class QuestionPacker:
         question_ids = tf.gather(question_ids, question)
         inputs = self.pack(question_ids, tf.gather(ids.flat_values, tf.ragged.range(begin, end)))
 
-        begin, end = begin[:, tf.newaxis], end[:, tf.newaxis]
+        begin = begin[:, tf.newaxis]
+        end = end[:, tf.newaxis]
         before = 2 + tf.cast(question_ids.row_lengths(), tf.int64)[:, tf.newaxis]
         token = tf.range(tf.shape(inputs["token_ids"], tf.int64)[1])
         piece = begin + token - before  # (W, T)
@@ -165,10 +188,11 @@ def map_rows(
     """Computes `function` of a few rows at a time: any number of texts fits in memory.
 
     `function` maps parts of `tensors`, [r, ...] with r at least 1, to one or several tensors
-    [r, ...]. `length`, int32 [], is a row's number of tokens; by default that of the first tensor.
+    [r, ...]. `length`, int32 [], is a row's number of tokens; by default the first tensor's.
     """
     shape = tf.shape(next(iter(tensors.values())))
-    rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length
+    rows = shape[0]
+    length = tf.reduce_prod(shape[1:]) if length is None else length
     size = tf.maximum(_MOST_TOKENS // tf.maximum(length, 1), 1)
     pad = tf.maximum(1 - rows, 0)  # function gets a row even if there is none
     padded = {n: tf.pad(x, [[0, pad], *[[0, 0]] * (x.shape.rank - 1)]) for n, x in tensors.items()}

@@ -29,7 +29,9 @@ class Taught:
         layers: Any = None,
     ) -> None:
         teacher.trainable = False
-        self._student, self._teacher, self._matched = student, teacher, matched
+        self._student = student
+        self._teacher = teacher
+        self._matched = matched
         self._layers = layers
 
     def __getattr__(self, name: str) -> Any:
@@ -48,9 +50,10 @@ class Taught:
         if not training:
             return student()
         if self._layers is None:
-            outputs, soft, *more = student(), teacher()
+            results: tuple = student(), teacher()
         else:
-            outputs, soft, *more = self._layers(student, teacher, inputs["padding_mask"])
+            results = self._layers(student, teacher, inputs["padding_mask"])
+        outputs, soft, *more = results
         soft = keras.tree.map_structure(tf.stop_gradient, self._matched(soft, inputs))
         if not isinstance(outputs, Mapping):
             return outputs, soft, *more

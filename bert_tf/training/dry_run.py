@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bert_tf.training.loop import Phase
+from bert_tf.training.phases import Phase
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
@@ -20,7 +20,8 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     trained = sum(variable.value.shape.num_elements() for variable in trainer.trainable_variables)
     frozen = trainer.model.count_params() - trained
     lines = [f"{trained:,} parameters" + (f" and {frozen:,} frozen ones" if frozen else "")]
-    total, start = 0.0, 0
+    total = 0.0
+    start = 0
     for phase in phases:
         trainer.accumulate_gradients(phase.gradient_accumulation_steps)
         seconds = step_seconds(trainer, phase.batches(0))

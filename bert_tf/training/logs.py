@@ -11,18 +11,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file, write_text
+from bert_tf.training.phases import Phase
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.watcher import Watcher
 from bert_tf.training.workers import is_chief
-
-if TYPE_CHECKING:
-    from bert_tf.training.loop import Phase
 
 SCALARS = "scalars.jsonl"
 _OF_ONE_STEP = ("nonfinite", "stop_asked")  # logs of the trainer that concern the last step alone
@@ -79,15 +77,19 @@ class ScalarLog:
         log_every: int,
         names: Mapping[str, str],
     ) -> None:
-        self._directory, self._state, self._watchers = directory, state, watchers
-        self._log_every, self._names = log_every, names
+        self._directory = directory
+        self._state = state
+        self._watchers = watchers
+        self._log_every = log_every
+        self._names = names
         self._is_chief = is_chief(state.trainer.strategy)
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
         self.step_seconds: list[float] = []  # of each execution but a phase's first
 
-    def begin(self, phase: "Phase", steps_after: float) -> None:
+    def begin(self, phase: Phase, steps_after: float) -> None:
         """Begins a phase, after which come `steps_after` steps of its cost."""
-        self._phase, self._steps_after = phase, steps_after
+        self._phase = phase
+        self._steps_after = steps_after
         self._window: list[float] = []  # the step seconds since the last line
         self._peaks: list[float] = []  # the peak at each of these steps
         self._is_compiled = False
@@ -104,7 +106,8 @@ class ScalarLog:
         self._is_compiled = True
         if state.passed(self._log_every) or state.evaluation_due:
             self._write("train", self._train_scalars(logs))
-            self._window, self._peaks = [], []
+            self._window = []
+            self._peaks = []
             state.trainer.reset_means()
         elif time.monotonic() - self._reported > _SECONDS_BETWEEN_LINES:
             self._report("train", self._train_scalars(logs))
@@ -113,7 +116,9 @@ class ScalarLog:
         self._write("held_out", self._renamed(scores))
 
     def _train_scalars(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        state, phase, scalars = self._state, self._phase, self._renamed(logs)
+        state = self._state
+        phase = self._phase
+        scalars = self._renamed(logs)
         if state.nonfinite_steps:
             scalars["nonfinite_steps"] = float(state.nonfinite_steps)
         scalars["learning_rate"] = learning_rate_of(state.trainer.optimizer, state.step)
@@ -176,7 +181,8 @@ def _is_kept(line: str, state: TrainingState) -> bool:
 
 def _forget_later_events(path: Path, last: int) -> None:
     """Rewrites an event file without the events after step `last`, if it has any."""
-    records, is_truncated = [], False
+    records = []
+    is_truncated = False
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             records.append(record)

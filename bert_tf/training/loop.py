@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
+from bert_tf.training.phases import Phase
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.resuming import Progress, TrainingState
 from bert_tf.training.schedule import learning_rate_of
@@ -28,23 +28,13 @@ from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher
 
+LOSS = "loss"  # name of the one score of which less is better
 
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """A stretch of a run's steps that share one kind of batches."""
 
-    until: int  # last step, counted from the beginning of the run
-    batch_size: int  # examples per step, over all replicas
-    batches: Callable[[int], tf.data.Dataset]  # endless global batches from a step of the phase on
-    first_batch: int = 0  # number that the reader gives the phase's first batch, counted from 0
-    held_out: tf.data.Dataset | None = None  # for losses and metrics, by all workers together
-    # more scores by name, on the chief worker alone: it must not communicate with other workers
-    evaluate: Callable[[], dict[str, float]] | None = None
-    tokens: float | None = None  # mean tokens per example, without padding
-    flops: float = 0.0  # mean floating-point operations per example
-    peak: Callable[[], float] | None = None  # FLOP/s of the devices now; None to log no share of it
-    cost: float = 1.0  # relative cost of a step, to estimate the time left
-    gradient_accumulation_steps: int | None = None  # None for those that the trainer has
+def merit(name: str, score: float, loss: float | None) -> tuple[float, float]:
+    """Ranks models by a score: higher is better; of equal scores, the lower loss decides."""
+    known_loss = math.inf if loss is None or math.isnan(loss) else loss
+    return (-score if name == LOSS else score), -known_loss
 
 
 class DivergedError(InputError):
@@ -60,25 +50,14 @@ class TrainingResult(Progress):
     is_chief: bool = True  # whether this process wrote the files
 
 
-def check_steps_per_execution(
-    steps_per_execution: int, evaluate_every: int, ends: Sequence[int]
-) -> None:
-    """Raises InputError if an execution would run past an evaluation or the end of a phase."""
-    for steps in (*ends, *([evaluate_every] if evaluate_every < ends[-1] else [])):
-        if steps % steps_per_execution:
-            raise InputError(
-                f"an evaluation follows step {steps}, which --steps_per_execution "
-                f"{steps_per_execution} does not divide: give one that does"
-            )
-
-
 @dataclass(eq=False)
 class TrainingLoop:
     """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
-    The best model is that of the last phase: scores of different phases do not compare. In the main
-    thread SIGTERM (which raises Preempted) and Ctrl-C end the run, on all workers, after the
-    present step, or batch of an evaluation, which is repeated later, and a checkpoint.
+    The best model has the best score, of equal ones the lowest loss, then the latest step. It is
+    of the last phase: scores of different phases do not compare. In the main thread SIGTERM (which
+    raises Preempted) and Ctrl-C end the run, on all workers, after the present step, or batch of an
+    evaluation, which is repeated later, and a checkpoint.
     """
 
     phases: Sequence[Phase]
@@ -87,8 +66,7 @@ class TrainingLoop:
     directory: Path
     options: TrainingOptions  # log_every, save_every, patience and skip_nonfinite
     evaluate_every: int  # steps; each phase ends with an evaluation, too
-    best_by: str  # name of the score that chooses the best model
-    larger_is_better: bool  # True if that score is an accuracy, False if a loss
+    best_by: str  # name of the score that chooses the best model: the largest, or least `LOSS`
     scalar_names: Mapping[str, str] = field(default_factory=dict)  # trainer's log -> shown name
     save_model: Callable[[Path], None]  # writes the model into a folder
     watchers: Sequence[Watcher] = ()
@@ -100,8 +78,10 @@ class TrainingLoop:
         or workers resume from different checkpoints; DivergedError after more non-finite steps than
         `skip_nonfinite`; OSError if a file cannot be written, where earlier checkpoints stay.
         """
-        state, strategy = self.state, self.state.trainer.strategy
-        started_at, is_chief = state.step, workers.is_chief(strategy)
+        state = self.state
+        strategy = self.state.trainer.strategy
+        started_at = state.step
+        is_chief = workers.is_chief(strategy)
         workers.check_same_step(strategy, started_at)
         logs = self.directory / "logs"
         if is_chief:
@@ -119,7 +99,8 @@ class TrainingLoop:
                         continue
                     state.trainer.accumulate_gradients(phase.gradient_accumulation_steps)
                     if state.step == start:
-                        state.best = state.best_step = None
+                        state.best = state.best_loss = state.best_step = None
+                        state.tied_steps = []
                         state.evaluations_since_best = 0
                     later = zip(starts[number:], self.phases[number:], strict=False)
                     steps_after = sum((p.until - begin) * p.cost for begin, p in later) / phase.cost
@@ -131,7 +112,8 @@ class TrainingLoop:
                 with contextlib.suppress(Exception):
                     state.wait()
                 raise
-            self._save("last")
+            if not state.is_dropped:  # else the model has no weights of the run
+                self._save("last")
             workers.meet(strategy)
         seconds = self._log.step_seconds
         return TrainingResult(
@@ -147,7 +129,8 @@ class TrainingLoop:
 
     def _train(self, phase: Phase, start: int) -> None:
         """Trains to the end of a phase that begins after `start` steps."""
-        state, trainer = self.state, self.state.trainer
+        state = self.state
+        trainer = self.state.trainer
         steps = trainer.steps_per_execution
         if state.evaluation_due:
             self._evaluate(phase)
@@ -186,7 +169,8 @@ class TrainingLoop:
             watcher.end_phase()
 
     def _evaluate(self, phase: Phase) -> None:
-        state, strategy = self.state, self.state.trainer.strategy
+        state = self.state
+        strategy = self.state.trainer.strategy
         scores = {}
         if phase.held_out is not None:
             held_out = without_autotuning(phase.held_out)
@@ -201,24 +185,40 @@ class TrainingLoop:
                 scores |= more
         if scores:
             self._log.held_out(scores)
-        self._keep_best(scores.get(self.best_by), phase)
+        self._keep_best(scores, phase)
         for watcher in self.watchers:
             watcher.after_evaluation()
         state.evaluation_due = False
         state.save(wait=False)
         self._stop_if_asked({})
 
-    def _keep_best(self, score: float | None, phase: Phase) -> None:
-        """Saves the model if the score beats every earlier one; ends the run if none has lately."""
-        state, patience = self.state, self.options.patience
+    def _keep_best(self, scores: Mapping[str, float], phase: Phase) -> None:
+        """Saves the model if it is the best one so far; ends the run if none has been lately.
+
+        A model that another only equals, in score and loss, does not prolong the run.
+        """
+        state = self.state
+        patience = self.options.patience
+        score = scores.get(self.best_by)
         if score is not None:
             state.evaluations_since_best += 1
-            sign = 1 if self.larger_is_better else -1
-            is_better = state.best is None or sign * score > sign * state.best
-            if is_better and math.isfinite(score):
-                self._save("best")
-                state.best, state.best_step = float(score), state.step
+        if score is not None and math.isfinite(score):
+            loss = scores.get(LOSS)
+            new = merit(self.best_by, score, loss)
+            best = (-math.inf, -math.inf)
+            if state.best is not None:
+                best = merit(self.best_by, state.best, state.best_loss)
+            if new > best:
                 state.evaluations_since_best = 0
+            if new[0] > best[0]:
+                state.tied_steps = []
+            if new[0] >= best[0]:
+                state.tied_steps.append(state.step)
+            if new >= best:
+                self._save("best")
+                state.best = float(score)
+                state.best_loss = loss
+                state.best_step = state.step
         if patience is not None and phase is self.phases[-1]:
             is_over = state.evaluations_since_best >= patience
             # Only the chief may have scores: its number is the first.
@@ -227,7 +227,8 @@ class TrainingLoop:
 
     def _stop_if_asked(self, logs: Mapping[str, Any]) -> None:
         """Saves the state and ends the run if a signal has arrived, here or at another worker."""
-        trainer, is_asked = self.state.trainer, bool(self._signals.received)
+        trainer = self.state.trainer
+        is_asked = bool(self._signals.received)
         if trainer.stop_flag:
             if is_asked:  # all workers see it in the logs of the next step, and stop together
                 trainer.stop_flag.ask()
@@ -243,7 +244,9 @@ def _divergence(
     state: TrainingState, phase: Phase, start: int, logs: Mapping[str, Any]
 ) -> DivergedError:
     """The error after an execution with one non-finite step too many."""
-    trainer, step, count = state.trainer, state.step, state.nonfinite_steps
+    trainer = state.trainer
+    step = state.step
+    count = state.nonfinite_steps
     first = step - trainer.steps_per_execution + 1
     steps = f"step {step}" if first == step else f"one of the steps {first} to {step}"
     allowed = f"; {count - 1} such step(s) before it were skipped" if count > 1 else ""

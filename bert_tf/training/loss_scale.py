@@ -3,7 +3,9 @@
 import keras
 import tensorflow as tf
 
-_FIRST_SCALE, _GROWTH_STEPS = 2.0**15, 2000  # as in Keras' LossScaleOptimizer
+# As in Keras' LossScaleOptimizer.
+_FIRST_SCALE = 2.0**15
+_GROWTH_STEPS = 2000
 
 
 def computes_in_float16(layer: keras.layers.Layer) -> bool:

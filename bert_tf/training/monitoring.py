@@ -111,7 +111,8 @@ class ProjectorLog(TensorBoardLog):
     _described: bool = False
 
     def after_evaluation(self) -> None:
-        folder, step = self.directory / "train", self.state.step
+        folder = self.directory / "train"
+        step = self.state.step
         rows = list(itertools.islice(zip(*self.columns.values(), strict=True), _MOST_ROWS))
         if not self._described:
             lines = ["\t".join(map(_cell, row)) + "\n" for row in (self.columns, *rows)]
@@ -158,7 +159,8 @@ class HyperParameters(TensorBoardLog):
 
     def begin(self, total_steps: int) -> None:
         self._total_steps = total_steps
-        path, begun = self.directory / _START, time.time()
+        path = self.directory / _START
+        begun = time.time()
         if path.exists():  # of the run that is resumed
             first = next(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
             begun = tf.compat.v1.Event.FromString(first).wall_time
@@ -167,7 +169,8 @@ class HyperParameters(TensorBoardLog):
         _write_summary(path, summary, begun)
 
     def after_evaluation(self) -> None:
-        step, best = self.state.step, self.state.best
+        step = self.state.step
+        best = self.state.best
         is_over = step >= self._total_steps or self.state.ended_early
         self.state.logged[self.directory.name] = step
         if best is None and not is_over:

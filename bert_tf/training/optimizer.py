@@ -67,8 +67,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if others:
             raise ValueError(f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {others}")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.weight_decay_rate, self.clip_norm = weight_decay_rate, clip_norm
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.weight_decay_rate = weight_decay_rate
+        self.clip_norm = clip_norm
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.excluded_patterns = tuple(exclude_from_weight_decay)
         self.learning_rate_factors = dict(learning_rate_factors or {})
@@ -180,7 +183,8 @@ class Lamb(AdamWeightDecay):
 
     def _step(self, index: int, gradient: Any, factor: Any, variable: Any, rate: Any) -> None:
         gradient = gradient if factor is None else gradient * factor
-        mean, square = self._means[index], self._squares[index]
+        mean = self._means[index]
+        square = self._squares[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
         self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
         update = self._update(mean, square)

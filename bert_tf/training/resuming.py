@@ -13,7 +13,7 @@ import json
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,9 +41,11 @@ class Progress:
 
     step: int = 0  # training steps done
     best: float | None = None  # best score so far, None before the first evaluation
+    best_loss: float | None = None  # validation loss of the best model; None if it is unknown
     best_step: int | None = None
+    tied_steps: list[int] = field(default_factory=list)  # of all models with the best score
     evaluations_since_best: int = 0
-    ended_early: bool = False  # for lack of better scores
+    ended_early: bool = False  # for lack of better models
     evaluation_due: bool = False  # whether the evaluation that follows `step` is still to be done
     nonfinite_steps: int = 0
     logged: dict[str, int] = field(default_factory=lambda: {"train": 0, "held_out": 0})  # last step
@@ -53,9 +55,8 @@ class TrainingState(Progress):
     """Saves and restores a trainer, and the progress of its run, in a folder.
 
     Several workers share the folder: each one calls every method, and the chief writes. `settings`
-    are JSON values that must be the same when the run is resumed; those in `compared_if_known`,
-    with dots for nested ones, only if both have them, as older runs did not record them. `implied`
-    are the values that None stands for.
+    are JSON values that must be the same when the run is resumed; `implied` are the values that
+    None stands for.
     """
 
     def __init__(
@@ -64,7 +65,6 @@ class TrainingState(Progress):
         directory: str | Path,
         *,
         settings: dict,
-        compared_if_known: Collection[str] = (),
         implied: Mapping[str, Any] | None = None,
         keep: int = 2,
         keep_every: int | None = None,
@@ -74,11 +74,12 @@ class TrainingState(Progress):
         self.trainer = trainer
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
-        self._compared_if_known = frozenset(compared_if_known)
         self._implied = dict(implied or {})
-        self.keep, self.keep_every = keep, keep_every
+        self.keep = keep
+        self.keep_every = keep_every
         self.notice = notice
         self._previous_step = 0
+        self.is_dropped = False  # whether the checkpoint restored from holds no variables
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future | None = None
 
@@ -112,7 +113,8 @@ class TrainingState(Progress):
 
     def wait(self) -> None:
         """Waits for the checkpoint being written, and uploads a run at a URL; both may fail."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
             push(self.directory)
@@ -128,6 +130,20 @@ class TrainingState(Progress):
         files = [(number, file) for number, file in _files(self.directory) if number <= step]
         for number, file in files[self.keep :]:
             if not self.keep_every or number % self.keep_every:
+                file.unlink(missing_ok=True)
+
+    def drop(self) -> None:
+        """Replaces the checkpoints of a complete run with one of its progress and settings alone.
+
+        A command that is repeated then finds the run complete. Those of `keep_every` stay.
+        """
+        self.wait()
+        settings = json.dumps(self.settings, sort_keys=True)
+        metadata = {"progress": json.dumps(asdict(self)), "settings": settings}
+        path = self.directory / f"step-{self.step:08d}.safetensors"
+        self._write(path, {}, metadata, self.step)
+        for step, file in _files(self.directory):
+            if file != path and not (self.keep_every and step % self.keep_every == 0):
                 file.unlink(missing_ok=True)
 
     def restore(self, *, override: bool = False) -> bool:
@@ -150,12 +166,21 @@ class TrainingState(Progress):
                 )
             return False
         changed = self._changed_settings(json.loads(metadata["settings"]))
+        self.is_dropped = not tensors
+        if changed and self.is_dropped:
+            run = self.directory.parent
+            raise InputError(
+                f"{run} is complete, with other settings ({changed}), and its optimizer's state "
+                f"was deleted: train on from its model, --model {run / 'last'}, with another "
+                "--output; a run with --keep_states keeps the state"
+            )
         if changed and not override:
             raise InputError(
                 f"{path} is of a run with other settings ({changed}): give the same ones to "
                 "resume it, another --output for a new run, or --override to use the new ones"
             )
-        self._assign(path, tensors)
+        if not self.is_dropped:
+            self._assign(path, tensors)
         vars(self).update(json.loads(metadata["progress"]))
         self._previous_step = self.step
         if damaged:
@@ -175,25 +200,20 @@ class TrainingState(Progress):
 
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
-        before, now = _flattened(saved), _flattened(self.settings)
-        unknown = self._compared_if_known & (before.keys() ^ now.keys())
+        before = _flattened(saved)
+        now = _flattened(self.settings)
         return "; ".join(
             f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
             for name in sorted(differing(before, now, self._implied))
-            if name not in unknown
         )
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
         variables = self._variables()
-        # Earlier versions wrote other metrics: the means then begin anew.
-        tensors = {_MEANS: np.zeros(self.trainer.means.shape, np.float32)} | {
-            name: x for name, x in tensors.items() if name in variables or "metric/" not in name
-        }
         shapes = [{(n, tuple(x.shape)) for n, x in group.items()} for group in (tensors, variables)]
         if differing := shapes[0] ^ shapes[1]:
             raise InputError(
-                f"{path} holds another model, or an earlier version wrote it (it differs in "
-                f"{min(differing)[0]}): give another --output"
+                f"{path} holds another model (it differs in {min(differing)[0]}): give another "
+                "--output"
             )
         for name, variable in variables.items():
             variable.assign(tensors[name])

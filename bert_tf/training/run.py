@@ -17,37 +17,26 @@ from bert_tf.files.outputs import check_output_folder
 from bert_tf.files.owners import RUN
 from bert_tf.files.storage import is_remote
 from bert_tf.options import identity
-from bert_tf.startup import share_cores
+from bert_tf.startup import keep_freed_memory_for_good, share_cores
 from bert_tf.training import schedule, workers
 from bert_tf.training.device_speed import fast_precision
-from bert_tf.training.loop import Phase, TrainingLoop, TrainingResult
+from bert_tf.training.loop import TrainingLoop, TrainingResult
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, hidden_states
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
+from bert_tf.training.phases import Phase
 from bert_tf.training.resuming import TrainingState, stored_settings
 from bert_tf.training.strategy import (
     compiles_step,
     device_names,
+    gpu_warning,
     make_strategy,
     reader_count,
-    unseen_gpu,
 )
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.training_options import TrainingOptions
 from bert_tf.training.watcher import Watcher
 from bert_tf.version import TRAJECTORY
 
-_COMPARED_IF_KNOWN = (  # not recorded by earlier versions, or recorded without dropout, too
-    "version",
-    "workers",
-    "devices",
-    "jit_compile",
-    "rematerialize",
-    "model_content",
-    "dropout",
-    "gradient_accumulation_steps",
-    "long.gradient_accumulation_steps",
-    "model",
-)
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 _SMALLER = (
@@ -96,7 +85,7 @@ class Run(AbstractContextManager):
             if self._options.strategy in ("auto", "one") and self._options.jit_compile is not True:
                 share_cores()
             self.strategy = make_strategy(self._options.strategy)
-            if warning := unseen_gpu():
+            if warning := gpu_warning():
                 self.notice(warning)
             if not self.is_chief:  # the chief logs what all workers would
                 logger = logging.getLogger("bert_tf")
@@ -169,31 +158,17 @@ class Run(AbstractContextManager):
         if options.freeze_layers is not None:
             model.encoder.freeze_layers(options.freeze_layers)
         model.encoder.rematerialize = options.rematerialize
-        options_identity = {**identity(options), "precision": self.precision}  # "auto" is resolved
         jit_compile = compiles_step(
             options.jit_compile,
             self.strategy,
             fixed_shapes=fixed_shapes,
             deterministic=options.deterministic,
         )
-        # None, not the default's value, is in the options: runs begun before it was one resume.
-        epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
-        # The options admit it for the one schedule that takes it.
-        decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
-        schedule_class = schedule.named(options.schedule)
         layers = model.encoder.config.num_hidden_layers
         with self.strategy.scope():
-            optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
-                learning_rate=schedule_class(learning_rate, warmup_steps, total_steps, **decay),
-                learning_rate_factors=_layer_factors(layers, options.layer_decay),
-                weight_decay_rate=options.weight_decay,
-                clip_norm=options.clip_norm,
-                bias_correction=options.bias_correction or options.optimizer == "lamb",
-                **epsilon,
-            )
             trainer = Trainer(
                 model,
-                optimizer,
+                _new_optimizer(options, layers, learning_rate, warmup_steps, total_steps),
                 loss=loss,
                 metrics=metrics,
                 gradient_accumulation_steps=options.gradient_accumulation_steps,
@@ -201,19 +176,32 @@ class Run(AbstractContextManager):
                 jit_compile=jit_compile,
                 whole_batches=whole_batches,
             )
+        # "auto" is resolved.
+        options_identity = {**identity(options), "precision": self.precision}
         self.keep_state(
             trainer,
             settings={**options_identity, **settings, **_data_order(trainer, options)},
-            compared_if_known=_COMPARED_IF_KNOWN,
             implied=options.implied(),
             keep=options.keep,
             keep_every=options.keep_every,
         )
         values = {"gradient_accumulation_steps": options.gradient_accumulation_steps, **values}
+        self._watch_on_tensorboard(model, options_identity | values, score, examples)
+
+    def _watch_on_tensorboard(
+        self,
+        model: Any,
+        values: dict[str, Any],
+        score: str,
+        examples: Callable[[], Iterable[Any]],
+    ) -> None:
+        """Adds the watchers of hyper-parameters, and of histograms and a profile if asked for."""
+        options = self._options
         name = options.output if is_remote(options.output) else str(self.directory)
-        self.watch(HyperParameters(self.state, self.logs, name, options_identity | values, score))
+        self.watch(HyperParameters(self.state, self.logs, name, values, score))
         if options.histograms_every is not None:
-            every, activations = options.histograms_every, hidden_states(model.encoder, examples)
+            activations = hidden_states(model.encoder, examples)
+            every = options.histograms_every
             self.watch(Histograms(self.state, self.logs, every, model, activations))
         if options.profiled is not None:
             self.watch(Profile(self.state, self.logs, *options.profiled))
@@ -244,7 +232,8 @@ class Run(AbstractContextManager):
             mark.write()
 
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
-        """Trains to the end of the last phase; the arguments are those of `TrainingLoop`."""
+        """Trains to the end of the last phase; takes further arguments of `TrainingLoop`."""
+        keep_freed_memory_for_good()
         return TrainingLoop(
             phases,
             state=self.state,
@@ -264,6 +253,29 @@ def _forget_gradients(before: set[str]) -> None:
     for name in set(ops.gradient_registry.list()) - before:
         if name.startswith("CustomGradient-"):
             del ops.gradient_registry._registry[name]
+
+
+def _new_optimizer(
+    options: TrainingOptions,
+    layers: int,
+    learning_rate: float,
+    warmup_steps: int,
+    total_steps: int,
+) -> keras.optimizers.Optimizer:
+    """The options' optimizer, with their schedule, for an encoder of a number of layers."""
+    # None, not the default's value, is in the options: runs begun before it was one resume.
+    epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
+    # The options admit it for the one schedule that takes it.
+    decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
+    schedule_class = schedule.named(options.schedule)
+    return {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
+        learning_rate=schedule_class(learning_rate, warmup_steps, total_steps, **decay),
+        learning_rate_factors=_layer_factors(layers, options.layer_decay),
+        weight_decay_rate=options.weight_decay,
+        clip_norm=options.clip_norm,
+        bias_correction=options.bias_correction or options.optimizer == "lamb",
+        **epsilon,
+    )
 
 
 def _layer_factors(layers: int, decay: float) -> dict[str, float]:

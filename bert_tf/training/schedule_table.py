@@ -1,4 +1,4 @@
-"""The table of learning rate schedules, which the option, its messages and Keras' files share.
+"""Learning rate schedules by name, for the option, its messages and Keras' files.
 
 A new schedule is a class in `bert_tf.training.schedule` and a line here. Importing this module is
 quick, as `--help` needs it.

@@ -15,6 +15,8 @@ from bert_tf.networks.tensorflow.graphs import device_type
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 _DEVICE_FILES = Path("/dev")
+_ABORTS_XLA = 12  # compute capability of RTX 50 cards (TensorFlow's issues 89272 and 111958)
+_WITHOUT_XLA = "TensorFlow's XLA crashes on RTX 50 cards, which train without it"
 Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 
 
@@ -56,7 +58,8 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
 
 def device_names(strategy: tf.distribute.Strategy) -> str:
     """The devices of a strategy in a few words, such as "CPU" or "8 x NVIDIA H200"."""
-    count, name = strategy.num_replicas_in_sync, device_type(strategy)
+    count = strategy.num_replicas_in_sync
+    name = device_type(strategy)
     if name == "GPU":
         gpu, *_ = tf.config.list_physical_devices("GPU")
         name = tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
@@ -208,6 +211,8 @@ def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> No
         raise InputError(
             f"--jit_compile does not work under --strategy {name}: leave --jit_compile out"
         )
+    if jit_compile and xla_aborts():
+        raise InputError(f"--jit_compile: {_WITHOUT_XLA}: leave --jit_compile out")
 
 
 def compiles_step(
@@ -221,11 +226,20 @@ def compiles_step(
     if jit_compile != "auto":
         return bool(jit_compile)
     is_one = strategy.num_replicas_in_sync == 1
-    return is_one and device_type(strategy) == "GPU" and fixed_shapes and not deterministic
+    is_fit = is_one and device_type(strategy) == "GPU" and fixed_shapes and not deterministic
+    return is_fit and not xla_aborts()
 
 
-def unseen_gpu() -> str | None:
-    """A warning, if this machine has an NVIDIA device that TensorFlow cannot use."""
+def xla_aborts() -> bool:
+    """Whether TensorFlow's XLA would abort the process on a GPU of this machine."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return any(x.get("compute_capability", (0,))[0] == _ABORTS_XLA for x in details)
+
+
+def gpu_warning() -> str | None:
+    """A warning, if this machine has an NVIDIA device that TensorFlow cannot use, or not fully."""
+    if xla_aborts():
+        return f"warning: {_WITHOUT_XLA}; recipes/pretrain_on_jax.py trains faster there"
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     is_there = any(_DEVICE_FILES.glob("nvidia[0-9]*"))
     if is_hidden or not is_there or tf.config.list_physical_devices("GPU"):

@@ -8,19 +8,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
-from bert_tf.networks.tensorflow.graphs import device_type
+from bert_tf.networks.tensorflow.graphs import compiled_by_xla, device_type
 from bert_tf.networks.tensorflow.losses import Values
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
+from bert_tf.training.micro_batches import sum_micro_batches
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.updates_on_tensorflow import apply_summed
 from bert_tf.training.workers import StopFlag, has_workers
 
-# Between the dropout seeds of replicas, and of halves: odd, far from layers' seeds and each other.
-_REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
+# Between the dropout seeds of replicas: odd, far from layers' seeds and those of halves.
+_REPLICA_SEEDS = 0x9E3779B1
 
 
 class Trainer:
@@ -76,8 +76,10 @@ class Trainer:
     ):
         self.strategy = strategy = tf.distribute.get_strategy()
         check_jit_compile(jit_compile, strategy)
-        self.model, self.optimizer = model, optimizer
-        self.steps_per_execution, self.jit_compile = steps_per_execution, jit_compile
+        self.model = model
+        self.optimizer = optimizer
+        self.steps_per_execution = steps_per_execution
+        self.jit_compile = jit_compile
         is_lone = strategy.num_replicas_in_sync == 1 and not jit_compile
         is_lone_cpu = is_lone and device_type(strategy) == "CPU"
         self._halves = is_lone_cpu and not whole_batches
@@ -137,11 +139,11 @@ class Trainer:
     def train(self, batches: Iterator[Any]) -> dict[str, tf.Tensor]:
         """Takes `steps_per_execution` steps on an iterator's batches; returns the logs.
 
-        They are the same on all workers: `loss`, and each loss and metric by name, after that of
-        the output where there are several (`mlm_logits_loss`), as means since `reset_means` without
-        steps of non-finite loss; `gradient_norm` of the last step, before clipping; `nonfinite`,
-        1.0 if a step counts in `nonfinite_steps`; `loss_scale` in float16; with several workers
-        `stop_asked`, the sum of their `StopFlag`s.
+        They are the same on all workers: `loss`, and each loss and metric by name, after the name
+        of the output where there are several (`mlm_logits_loss`), as means since `reset_means`
+        without steps of non-finite loss; `gradient_norm` of the last step, before clipping;
+        `nonfinite`, 1.0 if a step counts in `nonfinite_steps`; `loss_scale` in float16; with
+        several workers `stop_asked`, the sum of their `StopFlag`s.
         """
         return self._traced_train(batches)
 
@@ -154,7 +156,8 @@ class Trainer:
     ) -> dict[str, float]:
         """The losses and metrics of a data set, or `limit` batches of it; resets the means."""
         self.reset_means()
-        iterator, logs = self.iterate(batches), {}
+        iterator = self.iterate(batches)
+        logs: dict[str, tf.Tensor] = {}
         size = int(batches.cardinality()) if isinstance(batches, tf.data.Dataset) else None
         for number in itertools.count():
             if number in (limit, size):
@@ -190,7 +193,7 @@ class Trainer:
     def _on_replicas(self, step: Callable) -> Callable:
         """The step on every replica's next batch, as a function of an iterator."""
         if self.jit_compile:
-            step = tf.function(step, jit_compile=True)
+            step = compiled_by_xla(step)
 
         @tf.autograph.experimental.do_not_convert
         def one_step(iterator: Any) -> dict[str, tf.Tensor]:
@@ -208,12 +211,24 @@ class Trainer:
         sums, gradients, variables = self._gradients(
             (inputs, labels, weights), lambda sums: scale * self._loss(sums, weight_sums)
         )
-        sums, stop_asked, *gradients = self._over_replicas(sums, *gradients)
+        sums, stop_asked, *gradients = self._all_reduce(sums, *gradients)
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
 
         loss_is_finite = tf.math.is_finite(self._loss(sums, weight_sums))
+        finite, diverged = self._judge(loss_is_finite, norm, scale)
+        apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
+        logs = self._logs(tf.where(loss_is_finite, tf.stack([sums, weight_sums]), 0.0))
+        logs |= {"gradient_norm": norm, "nonfinite": tf.cast(diverged, tf.float32)}
+        if self.loss_scale:
+            logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
+        return {**logs, **stop_asked}
+
+    def _judge(
+        self, loss_is_finite: tf.Tensor, norm: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether to apply a step, whether it diverged, bool []; counts it and adapts the scale."""
         finite = tf.logical_and(loss_is_finite, tf.math.is_finite(norm))
         diverged = tf.logical_not(finite)
         if self.loss_scale:
@@ -221,12 +236,7 @@ class Trainer:
             diverged = tf.logical_and(diverged, tf.logical_not(overflow))
             self.loss_scale.update(overflow)
         self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
-        apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
-        logs = self._logs(tf.where(loss_is_finite, tf.stack([sums, weight_sums]), 0.0))
-        logs |= {"gradient_norm": norm, "nonfinite": tf.cast(diverged, tf.float32)}
-        if self.loss_scale:
-            logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
-        return {**logs, **stop_asked}
+        return finite, diverged
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch."""
@@ -237,19 +247,23 @@ class Trainer:
 
         # Whatever training has memory for: its micro-batches, if the rows divide into them.
         rows = keras.tree.flatten(data)[0].shape[0]
-        pieces = math.gcd(rows or 0, self.gradient_accumulation_steps)
-        zeros = [tf.zeros([len(self._names)])]
-        (sums,), _ = self._over_pieces(
-            run_rows, lambda parts: [sum(parts)], data, pieces, zeros, []
+        (sums,), _ = sum_micro_batches(
+            run_rows,
+            lambda results: [sum(results)],
+            data,
+            [],
+            number=math.gcd(rows or 0, self.gradient_accumulation_steps),
+            halves=self._halves,
+            zeros=[tf.zeros([len(self._names)])],
         )
-        sums, stop_asked = self._over_replicas(sums)
+        sums, stop_asked = self._all_reduce(sums)
         return {**self._logs(tf.stack([sums, self._weight_sums(data[2])])), **stop_asked}
 
-    def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
-        """Sums over all replicas: `sums`, more logs, and the gradients."""
+    def _all_reduce(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
+        """Sums over all replicas: `sums`, the log `stop_asked` if there is one, and gradients."""
         if self.stop_flag:
             sums = tf.concat([sums, [self.stop_flag.asked]], 0)
-        sums, *gradients = _all_reduced([sums, *gradients])
+        sums, *gradients = _summed_over_replicas([sums, *gradients])
         if not self.stop_flag:
             return sums, {}, *gradients
         return sums[:-1], {"stop_asked": sums[-1]}, *gradients
@@ -272,7 +286,7 @@ class Trainer:
         both = [
             tf.reduce_sum(values) for weight in weights for values in (weight, _is_counted(weight))
         ]
-        return tf.gather(_all_reduced(tf.stack(both)), self._weights_of_mean)
+        return tf.gather(_summed_over_replicas(tf.stack(both)), self._weights_of_mean)
 
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
         """Sums of weighted values, float32 [means]: each output's loss, then its metrics."""
@@ -306,7 +320,8 @@ class Trainer:
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
         """Sums, float32 [means], and gradients of `loss_of` these, and their variables."""
-        variables, cast = self.trainable_variables, CastWeights()
+        variables = self.trainable_variables
+        cast = CastWeights()
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self.seeds]
         states = [v.value + offset for v, offset in zip(self.seeds, offsets, strict=True)]
@@ -329,13 +344,19 @@ class Trainer:
             gradients = cast.gradients(tape, loss, variables)
             return (sums, gradients), [scope.get_current_value(v) for v in self.seeds]
 
-        def added(parts: list) -> list:
-            sums, gradients = zip(*parts, strict=True)
+        def add(results: list) -> list:
+            sums, gradients = zip(*results, strict=True)
             return [sum(sums), *cast.summed(gradients, variables)]
 
-        zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
-        pieces = self.gradient_accumulation_steps
-        (sums, *gradients), states = self._over_pieces(run_rows, added, data, pieces, zeros, states)
+        (sums, *gradients), states = sum_micro_batches(
+            run_rows,
+            add,
+            data,
+            states,
+            number=self.gradient_accumulation_steps,
+            halves=self._halves,
+            zeros=[tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)],
+        )
         for variable, state, offset in zip(self.seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
@@ -358,73 +379,6 @@ class Trainer:
                     "use layers without such variables (LayerNormalization)"
                 )
 
-    def _over_pieces(
-        self,
-        run_rows: Callable,
-        added: Callable[[list], list],
-        data: tuple[Any, Any, Any],
-        pieces: int,
-        zeros: list[tf.Tensor],
-        states: list[tf.Tensor],
-    ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
-        """What `added` makes of `run_rows`, or None, summed over micro-batches, and last states."""
-        run_half = tf.function(run_rows, autograph=False)  # traced once for halves of one shape
-
-        def run_piece(*arguments: Any) -> tuple[list, list]:
-            if not self._halves:
-                part, states = run_rows(*arguments)
-                return added([part]), states
-            *data, states = arguments
-            offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
-            others = [state + tf.cast(offset, state.dtype) for state in states]
-            first = keras.tree.flatten(data)[0]
-            rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
-            middle = (rows + 1) // 2
-            one, after = run_half(*keras.tree.map_structure(lambda x: x[:middle], data), states)
-            other, _ = run_half(*keras.tree.map_structure(lambda x: x[middle:], data), others)
-            return added([one, other]), after
-
-        if pieces == 1:
-            return run_piece(*data, states)
-        reached = [True] * len(zeros)
-        first = keras.tree.flatten(data)[0]
-        rows = first.shape[0]
-        if rows is not None and rows % pieces:
-            raise InputError(
-                f"a batch of {rows} per device does not divide into {pieces} micro-batches: give "
-                "--gradient_accumulation_steps a divisor of it"
-            )
-
-        def part(number: tf.Tensor) -> Any:
-            # A number of rows known only at run time, as a last batch's, may divide unevenly.
-            count = tf.shape(first)[0] if rows is None else rows
-            start = number * count // pieces
-            size = (number + 1) * count // pieces - start if rows is None else rows // pieces
-
-            def cut(x: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [B / pieces, ...]
-                others = x.shape.rank - 1
-                return tf.slice(x, [start] + [0] * others, [size] + [-1] * others)
-
-            return keras.tree.map_structure(cut, data)
-
-        def body(number: tf.Tensor, totals: list[tf.Tensor], states: Any) -> tuple:
-            sums, states = run_piece(*part(number), states)
-            reached[:] = [x is not None for x in sums]
-            # Totals are negative. TensorFlow would join `total + (first half + second half)` into
-            # one `AddN`, whose order, and so whose rounding, follows from which of its inputs
-            # happen to share memory with another tensor at that moment.
-            after = [t if x is None else t - x for t, x in zip(totals, sums, strict=True)]
-            return number + 1, after, states
-
-        # One after the other, so that only one's activations are in memory.
-        _, totals, states = tf.while_loop(
-            lambda number, *_: number < pieces,
-            body,
-            (tf.constant(0), zeros, states),
-            parallel_iterations=1,
-        )
-        return [-t if there else None for t, there in zip(totals, reached, strict=True)], states
-
 
 def _is_counted(weight: tf.Tensor) -> tf.Tensor:
     """1.0 for what metrics count, 0.0 for padding."""
@@ -436,6 +390,6 @@ def _of(output: str | None, values: Any) -> Any:
     return values[output] if isinstance(values, Mapping) else values
 
 
-def _all_reduced(values: Any) -> Any:
+def _summed_over_replicas(values: Any) -> Any:
     """Sums of tensors over all replicas, called in one of them."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)

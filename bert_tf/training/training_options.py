@@ -11,22 +11,25 @@ from bert_tf.files.atomic import write_text
 from bert_tf.options import CheckedOptions, PathName, option
 from bert_tf.training.schedule_table import ScheduleName
 
-WEIGHT, TEMPERATURE = 0.9, 2.0  # of a teacher's outputs, where options leave them out
+# Of a teacher's outputs, where options leave them out.
+WEIGHT = 0.9
+TEMPERATURE = 2.0
 
 
 @dataclass(kw_only=True)
 class TeacherOptions(CheckedOptions):
-    """Options of runs that can learn from another model (distillation)."""
+    """Options for knowledge distillation."""
 
     teacher: PathName | None = option(None, path=True, model=True)
-    """model with the same outputs and vocabulary, whose outputs to learn beside the labels."""
+    """teacher for knowledge distillation: a model with the same outputs and vocabulary, to learn
+    from in addition to the labels."""
     teacher_weight: float | None = option(None, above=0, at_most=1)
-    """share of the loss that compares with the teacher's outputs; 0.9 by default."""
+    """weight of the distillation loss; the loss of the labels has the rest. 0.9 by default."""
     teacher_temperature: float | None = option(None, above=0)
-    """divisor of the logits of teacher and student where they are compared; 2 by default."""
+    """distillation temperature, which divides the logits of teacher and student; 2 by default."""
     teacher_layers: Literal["hidden_states", "attention_relations"] | None = None
-    """what to learn of the teacher's layers, too: hidden_states of layers evenly spaced (TinyBERT);
-    or attention_relations, how queries, keys and values of the last layer relate the tokens
+    """also distill layers: hidden_states of evenly spaced layers (TinyBERT), or
+    attention_relations, how queries, keys and values of the last layer relate the tokens
     (MiniLMv2)."""
 
     def __post_init__(self) -> None:
@@ -41,7 +44,7 @@ class TeacherOptions(CheckedOptions):
 
 @dataclass(kw_only=True)
 class TrainingOptions(CheckedOptions):
-    """Options that every training run has."""
+    """Options for every training run."""
 
     output: PathName = option(writes="folder or URL")
     """run directory, or its URL (s3://BUCKET/KEY): models (best/, last/), TensorBoard logs,
@@ -60,8 +63,8 @@ class TrainingOptions(CheckedOptions):
     """compile the training step with XLA (one device only); auto does so on a GPU where all batches
     have one shape, as in pre-training."""
     deterministic: bool = option(False, identity=False)
-    """use deterministic TensorFlow ops alone: GPUs give the same numbers on every run, more slowly.
-    CPUs do so without it."""
+    """use only deterministic TensorFlow ops, so that GPUs give the same numbers on every run, more
+    slowly; CPUs do so anyway."""
     optimizer: Literal["adam", "lamb"] = "adam"
     """adam, as in the original; lamb for very large batches."""
     schedule: ScheduleName = "linear"
@@ -82,8 +85,8 @@ class TrainingOptions(CheckedOptions):
     updates in the first 1,000 steps are up to 3 times larger, which can make short fine-tunings
     unstable (Mosbach et al. 2021). LAMB always does."""
     epsilon: float | None = option(None, above=0)
-    """constant that Adam and LAMB add to the root of the mean square; by default the original's
-    1e-6. Other libraries have 1e-8, with which weights of small gradients learn sooner."""
+    """constant in the denominator of Adam and LAMB; by default the original's 1e-6. Other libraries
+    use 1e-8, with which weights with small gradients learn faster."""
     gradient_accumulation_steps: int = option(1, at_least=1, identity=False)
     """micro-batches per device; their gradients are accumulated into one optimizer step."""
     rematerialize: bool = option(False, identity=False)
@@ -93,9 +96,10 @@ class TrainingOptions(CheckedOptions):
     steps_per_execution: int = option(1, at_least=1, identity=False)
     """training steps per graph call; higher is faster on GPUs and TPUs."""
     patience: int | None = option(None, at_least=1)
-    """end the run after this many evaluations without a better score."""
+    """end the run after this many evaluations without a better score, or an equal one with a lower
+    validation loss."""
     log_every: int = option(100, at_least=1, identity=False)
-    """steps between two lines of losses and accuracies."""
+    """training steps between two log lines of losses and accuracies."""
     save_every: int = option(1000, at_least=1, identity=False)
     """steps between two checkpoints; each evaluation is followed by one, too."""
     keep: int = option(2, at_least=1, identity=False)

@@ -1,6 +1,5 @@
 """What an optimizer does on TensorFlow: fewer operations, and steps on summed gradients."""
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.networks.tensorflow.graphs import pays
+from bert_tf.networks.tensorflow.graphs import compiled_by_xla, pays
 from bert_tf.training.adam import adam
 
 
@@ -60,7 +59,7 @@ def update_parameter(
     )
 
 
-@functools.partial(tf.function, jit_compile=True, autograph=False)
+@compiled_by_xla
 def _in_one_pass(handles: Sequence[tf.Tensor], gradient: tf.Tensor, *settings: Any) -> None:
     """`update_parameter` in one pass over the memory; `handles` are the resources of variables."""
     values = [tf.raw_ops.ReadVariableOp(resource=x, dtype=gradient.dtype) for x in handles]

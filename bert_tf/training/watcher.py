@@ -4,7 +4,7 @@
 class Watcher:
     """Observes runs: override the events of interest.
 
-    The watcher of the command is called on every worker, those of `Run.watch` on the chief alone.
+    The command's watcher is called on every worker, watchers from `Run.watch` on the chief alone.
     """
 
     def notice(self, line: str) -> None:

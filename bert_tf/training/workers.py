@@ -16,7 +16,9 @@ from bert_tf.files.lock import locked
 from bert_tf.files.owners import Layout, Mark
 from bert_tf.training.preemption import Preempted
 
-_HELD, _REFUSED = 1, 2  # why the chief cannot use a folder, for all workers
+# Why the chief cannot use a folder, for all workers.
+_HELD = 1
+_REFUSED = 2
 _LOCK = ".lock"
 
 
@@ -39,7 +41,7 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
 
 @lru_cache(maxsize=1)
 def _exchange(strategy: tf.distribute.Strategy) -> tf.types.experimental.PolymorphicFunction:
-    """A function, traced once, from this worker's number () to those of all replicas (R,)."""
+    """A function, traced once, from this worker's number () to all replicas' numbers (R,)."""
 
     def numbers_of_replica(number: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
@@ -104,7 +106,9 @@ def hold_run_directory(
     block or process. Raises InputError in all workers if it is held, or the folder is another's.
     """
     with ExitStack() as stack:
-        mark, fault, message = None, 0, f"{directory}: the chief cannot use it: see its error"
+        mark = None
+        fault = 0
+        message = f"{directory}: the chief cannot use it: see its error"
         if is_chief(strategy):
             lock = Path(directory) / _LOCK
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +119,8 @@ def hold_run_directory(
                 try:
                     mark = None if layout is None else Mark.of(directory, layout)
                 except InputError as error:
-                    fault, message = _REFUSED, str(error)
+                    fault = _REFUSED
+                    message = str(error)
         if fault := max(from_all_replicas(strategy, fault)):
             leave(strategy)
             if fault == _HELD:

@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 import random
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,22 +23,32 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus.formats import Lines, read_slice
-from bert_tf.pipelines.corpus.sources import TFDS, Corpus, Slice
+from bert_tf.pipelines.corpus.sources import Corpus, Slice
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 
 PART_BYTES = 1 << 18  # of a document; files take turns after as much text
 OPEN_FILES = 16
-# First text of a document, in bytes and in lines: documents that share it are on the same side.
-_FIRST_BYTES, _FIRST_LINES = 4096, 64
-# A batch of fewer documents gets donors: passages of this size from so many documents.
-FEW_DOCUMENTS, DONORS, DONOR_BYTES = 8, 16, 1 << 16
-# The share of documents held out may be this many times the option, and a little more by chance.
-_MOST_HELD_OUT, _BY_CHANCE = 3, 0.05
-# Draws to choose from, in small corpora and in those that take long to read again.
-_ATTEMPTS, _LARGE, _ATTEMPTS_IF_LARGE = 16, 1 << 30, 2
+# Documents that share this much text at their beginning are on the same side.
+_FIRST_BYTES = 4096
+_FIRST_LINES = 64
+FEW_DOCUMENTS = 8  # a batch of fewer gets donors
+DONORS = 16  # documents that give a donor
+DONOR_BYTES = 1 << 16
+_MOST_HELD_OUT = 3  # the share held out may be this many times the option,
+_BY_CHANCE = 0.05  # and this share more
+_ATTEMPTS = 16  # draws to choose from
+_LARGE = 1 << 30  # bytes of a corpus that takes long to read again
+_ATTEMPTS_IF_LARGE = 2
 _BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
 GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
+
+# How a corpus gets several documents, by its format.
+_CURES = {
+    "sentences": "put a blank line between documents, or add files",
+    "text": "add files, or --corpus_format sections if two blank lines end documents",
+    "sections": "put two blank lines between documents, such as chapters, or add files",
+}
 
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
@@ -97,12 +107,14 @@ def plan_documents(
     Where many documents that begin alike fall to the held-out side together, all are drawn again
     with other seeds.
     """
-    nearest, least = None, math.inf
+    nearest = None
+    least = math.inf
     for attempt in range(_ATTEMPTS if corpus.text_bytes < _LARGE else _ATTEMPTS_IF_LARGE):
         own_seed = seed + (attempt << 31)  # no option's
         plan, held_out = _drawn(corpus, held_out_share, own_seed, for_pairs)
         if held_out < least:
-            nearest, least = plan, held_out
+            nearest = plan
+            least = held_out
         if held_out <= _MOST_HELD_OUT * held_out_share + _BY_CHANCE:
             break
     assert nearest is not None
@@ -113,19 +125,20 @@ def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[Do
     """A plan, and the share of the documents that it holds out if these are many; else 0."""
     if not (below or for_pairs):
         return DocumentPlan(seed, 0.0, []), 0.0
-    counts = [0, 0]  # documents to train on and to hold out
+    documents: Counter[float] = Counter()  # by their draw, which those that begin alike share
+    draws = [0, 0]  # different ones of documents to train on and to hold out
 
     def each_side_has(number: int) -> bool:
-        return counts[0] >= number and (counts[1] >= number or not below)
+        return draws[0] >= number and (draws[1] >= number or not below)
 
-    files_are_documents = corpus.options.corpus_format == "text"
+    files_are_documents = corpus.format == "text"
     for most in (math.inf,) if files_are_documents else (_BEGINNING_BYTES, math.inf):
-        counts[:] = 0, 0
-        draws: list[float] = []
+        documents.clear()
+        draws[:] = 0, 0
         parts: list[Part] = []
         for part in _beginnings(corpus, seed, most):
-            counts[part.draw < below] += 1
-            draws.append(part.draw)
+            draws[part.draw < below] += part.draw not in documents
+            documents[part.draw] += 1
             parts.append(part)
             if len(parts) > 4 * DONORS:
                 parts.sort(key=lambda part: part.draw)
@@ -135,22 +148,21 @@ def _drawn(corpus: Corpus, below: float, seed: int, for_pairs: bool) -> tuple[Do
         if each_side_has(2):
             break
     else:
-        if for_pairs and len(draws) == 1:
-            cure = (
-                "give each document a file or JSON object of its own"
-                if corpus.split_sentences
-                else "put a blank line between documents, or add files"
-            )
+        if for_pairs and documents.total() == 1:
+            cure = _CURES.get(corpus.format, "give each document an object or row of its own")
             raise InputError(
                 f"{corpus.name}: the corpus is a single document, which leaves no random next "
-                f"sentences: {cure}, or give --instances full_sentences"
+                f"sentences: add --instances full_sentences, which learns masked words alone, or "
+                f"{cure}"
             )
-        draws.sort()
-        possible = [n for n in range(2, len(draws) - 1) if draws[n - 1] < draws[n]]
-        nearest = min(possible, key=lambda n: abs(n - counts[1]), default=0)
-        below = draws[nearest] if below and nearest else 0.0
-        counts[1] = nearest if below else 0
-    share = counts[1] / len(draws) if counts[1] >= FEW_DOCUMENTS else 0.0
+        ordered = sorted(documents)
+        before = itertools.accumulate((documents[draw] for draw in ordered), initial=0)
+        lower = dict(zip(ordered, before, strict=False))  # documents with lower draws
+        wanted = sum(n for draw, n in documents.items() if draw < below)
+        possible = ordered[2:-1] if below else []
+        below = min(possible, key=lambda draw: abs(lower[draw] - wanted), default=0.0)
+    held_out = sum(n for draw, n in documents.items() if draw < below)
+    share = held_out / documents.total() if held_out >= FEW_DOCUMENTS else 0.0
     donors = []
     for is_held_out in (False, True):
         side = [part for part in parts if for_pairs and (part.draw < below) == is_held_out]
@@ -166,13 +178,13 @@ def _beginnings(corpus: Corpus, seed: int, most: float) -> Iterator[Part]:
     places = [(unit, n) for unit, slices in enumerate(corpus.units) for n in range(len(slices))]
     places.sort(key=lambda _: rng.random())
     for unit, number in places:
-        slice_, options, size = corpus.units[unit][number], corpus.options, 0
-        is_document = options.corpus_format == "text" and not slice_.source.startswith(TFDS)
-        for part in _parts(read_slice(slice_, options, Counter()), unit, number, seed):
+        slice_ = corpus.units[unit][number]
+        size = 0
+        for part in _parts(read_slice(slice_, corpus.options, Counter()), unit, number, seed):
             size += part.size
             if part.ordinal == 0:
                 yield part
-            if size >= most or is_document:
+            if size >= most or slice_.format == "text":
                 break
 
 
@@ -196,7 +208,7 @@ class UnitReader:
     finished: Container[int] = ()  # groups of batches to read but not to yield
 
     def __post_init__(self):
-        self._waiting: dict[bool, list[Part]] = {False: [], True: []}  # held out: for a next batch
+        self._waiting: dict[bool, list[Part]] = defaultdict(list)  # held out: for a next batch
         self._sizes: Counter[bool] = Counter()  # bytes of text in them
         self._numbers: Counter[bool] = Counter()  # batches so far
         self._positions: Counter[int] = Counter()  # by slice: bytes read
@@ -249,7 +261,7 @@ class UnitReader:
             self._group += 1
             self._group_size = 0
         self._group_size += self._sizes.pop(held_out, 0)
-        parts, self._waiting[held_out] = self._waiting[held_out], []
+        parts = self._waiting.pop(held_out, [])
         if self._group not in self.finished:
             documents = {part.document for part in parts}
             donors = self.plan.donors if 0 < len(documents) < FEW_DOCUMENTS else []
@@ -271,7 +283,10 @@ class UnitReader:
 
 def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> Iterator[Part]:
     """The parts of the documents in a slice; without a seed, their draws are 1."""
-    document, ordinal, size, draw = -1, 0, 0, 1.0
+    document = -1
+    ordinal = 0
+    size = 0
+    draw = 1.0
     lines: list[bytes] = []
     for line in itertools.chain((line for read in text for line in read.lines), [b""]):
         if lines and (not line or size >= PART_BYTES):
@@ -282,7 +297,9 @@ def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> I
                     key = hashlib.blake2b(b"%d\n%b" % (seed, first), digest_size=8).digest()
                     draw = int.from_bytes(key, "big") / 2**64
             yield Part((unit, number, document), ordinal, lines, size, draw)
-            ordinal, lines, size = ordinal + 1 if line else 0, [], 0
+            ordinal = ordinal + 1 if line else 0
+            lines = []
+            size = 0
         if line:
             lines.append(line)
             size += len(line)

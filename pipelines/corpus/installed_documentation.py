@@ -39,7 +39,9 @@ def _dependencies() -> set[str]:
 
     Distributions may share a top-level package: dozens are below "google".
     """
-    wanted, closure, files = ["bert-tf"], set[str](), set[str]()
+    wanted = ["bert-tf"]
+    closure = set[str]()
+    files = set[str]()
     while wanted:
         distribution = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
         if distribution not in closure:
@@ -61,9 +63,11 @@ def _sources() -> Iterator[tuple[str, Path]]:
         for path in sorted(root.rglob("*.py")):
             below = path.relative_to(root)
             parts = below.with_suffix("").parts
-            package, is_ours = STANDARD_LIBRARY, "site-packages" not in parts
+            package = STANDARD_LIBRARY
+            is_ours = "site-packages" not in parts
             if scheme == "purelib":
-                package, is_ours = parts[0], not dependencies or below.as_posix() in dependencies
+                package = parts[0]
+                is_ours = not dependencies or below.as_posix() in dependencies
             if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):
                 yield package, path
 
@@ -120,7 +124,8 @@ def installed_documentation(
     InputError in a script that does not begin its work under `if __name__ == "__main__"`: its
     processes would run it again.
     """
-    sources, docstrings = list(_sources()), list[list[list[str]]]()
+    sources = list(_sources())
+    docstrings = list[list[list[str]]]()
     try:
         # Spawned, not forked: TensorFlow may have threads in this process already.
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:

@@ -65,6 +65,8 @@ _ABBREVIATION = (
 _BOUNDARY_AFTER_ABBREVIATION = rf"({_ABBREVIATION})\n"
 _STARTER_AFTER_ABBREVIATION = rf"({_ABBREVIATION})( {_OPENING}*{_any_of(_SENTENCE_STARTERS)}[ ,'’])"
 
+_SENTENCE_END = rf"(?s).*(?:{_END}|[。！？｡።፧።៕།༎။])(?:{_CLOSING}|[」』）】》〉〕…])*"
+
 _GERMAN_MONTHS = (
     "Januar Februar März April Mai Juni Juli August September Oktober November Dezember"
 )
@@ -79,9 +81,9 @@ def split_sentences(paragraphs: tf.Tensor) -> tf.RaggedTensor:
     """Splits paragraphs, string [n] of valid UTF-8, into sentences, string [n, (sentences)].
 
     They are the whole text in order, stripped, with one space for any white space. Precision and
-    recall of their boundaries, with those of TensorFlow Text's `StateBasedSentenceBreaker` in
-    brackets: 0.997, 0.999 (0.713, 0.968) in novels, judged by eye; 0.999, 0.999 (0.644, 0.952) in
-    news, the joined sentences of MRPC; 0.992, 0.960 (0.605, 1.000) in Korean documentation.
+    recall of their boundaries, in brackets for TensorFlow Text's `StateBasedSentenceBreaker`:
+    0.997, 0.999 (0.713, 0.968) in novels, judged by eye; 0.999, 0.999 (0.644, 0.952) in news, the
+    joined sentences of MRPC; 0.992, 0.960 (0.605, 1.000) in Korean documentation.
     """
     text = tf.strings.regex_replace(paragraphs, _WHITE_SPACE, " ")
     # From here on, a line end is a boundary. It precedes the space, which later rules look for.
@@ -92,3 +94,8 @@ def split_sentences(paragraphs: tf.Tensor) -> tf.RaggedTensor:
     sentences = tf.strings.split(text, "\n")
     sentences = sentences.with_flat_values(tf.strings.strip(sentences.flat_values))
     return tf.ragged.boolean_mask(sentences, sentences != "")
+
+
+def end_sentences(lines: tf.Tensor) -> tf.Tensor:
+    """Whether sentences end at the ends of lines, bool [n]."""
+    return tf.strings.regex_full_match(lines, _SENTENCE_END)

@@ -30,6 +30,7 @@ CorpusInputs = StrPath | Iterable[StrPath]
 UNIT_BYTES = 32 << 20  # approximate text in a unit of a corpus of up to `MOST_UNITS`
 MOST_UNITS = 4096  # then units grow: the number of files in a folder of shards is limited
 COMPRESSION = 3  # approximate bytes of text per compressed byte
+FEWEST_DOCUMENTS = 4  # two to train on and two to hold out
 TFDS = "tfds:"
 
 
@@ -39,6 +40,7 @@ class Slice(NamedTuple):
     end: int | None  # first byte or example after the slice; None for the end of the source
     size: int  # bytes on disk, or bytes of the examples
     state: State | None = None  # of the whole file
+    format: str = "sentences"  # how it is read: as in `corpus_format`, or "tfds"
 
     @property
     def text_bytes(self) -> int:
@@ -51,14 +53,15 @@ class Slice(NamedTuple):
 class Corpus:
     units: list[list[Slice]]  # the text in units of about `UNIT_BYTES`, in order
     unreadable: list[str]  # skipped files that could not be read
-    split_sentences: bool  # whether lines are paragraphs to split into sentences
     options: CorpusOptions
+    format: str  # that of the files, "auto" without any
     scale: int = 1  # size of a unit in `UNIT_BYTES`, a power of two
 
     def sampled(self, text_bytes: int, seed: int) -> "Corpus":
         """Slices with about so much text, drawn throughout the corpus, in its order."""
         slices = list(itertools.chain.from_iterable(self.units))
-        drawn, size = [], 0
+        drawn = []
+        size = 0
         for number in random.Random(seed).sample(range(len(slices)), len(slices)):
             if size >= text_bytes:
                 break
@@ -67,6 +70,11 @@ class Corpus:
         chosen = [slices[number] for number in sorted(drawn)]
         units = in_groups(chosen, self.scale * UNIT_BYTES, attrgetter("text_bytes"))
         return replace(self, units=list(units))
+
+    @property
+    def split_sentences(self) -> bool:
+        """Whether lines are paragraphs to split into sentences."""
+        return self.format != "sentences"
 
     @property
     def text_bytes(self) -> int:
@@ -104,7 +112,8 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     """Sorted files, each once, of files, folders (without hidden files) and globs."""
     files_by_path: dict[str, str] = {}
     for path in listed(inputs):
-        expanded, files = Path(path).expanduser(), list[str]()
+        expanded = Path(path).expanduser()
+        files = list[str]()
         fault = "no such file or folder: check the path"
         if is_remote(path):
             fault = "no object there: check the name"
@@ -150,8 +159,14 @@ def _files_below(folder: Path) -> Iterator[Path]:
         seen.add(real)
 
 
-def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
+def open_corpus(
+    inputs: CorpusInputs,
+    options: CorpusOptions | None = None,
+    judge: Callable[[list[Slice], CorpusOptions], str] = lambda files, options: "sentences",
+) -> Corpus:
     """Finds the sources of a corpus and cuts them into units, almost without reading.
+
+    `judge` returns the format of files whose names tell none.
 
     Large plain files are cut where documents begin, Parquet files between row groups, datasets
     between examples. Small files share a unit. Compressed files and single documents stay whole.
@@ -163,12 +178,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     files = find_files(paths) if paths or not datasets else []
     # Workers may run in other folders.
     files = [file if is_remote(file) else str(Path(file).absolute()) for file in files]
-    formats = {text_format(file, options) for file in files} | ({"tfds"} if datasets else set())
-    if len(formats - {"tfds"}) > 1 or formats == {"sentences", "tfds"}:
-        raise InputError(
-            f"{names[0]} and the other inputs have several formats ({', '.join(sorted(formats))}): "
-            "give one format per run, or name the format of all with --corpus_format"
-        )
+    formats = {_named_format(file, options) for file in files}
     unreadable: list[str] = []
 
     @contextmanager
@@ -185,29 +195,46 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
         with skipped_if_unreadable(file), text_files.read_errors(file):
             state = file_state(file)
             whole.append(Slice(file, 0, None, state[0], state))
-    text_bytes, scale = sum(slice_.text_bytes for slice_ in whole), 1
+    if formats == {"auto"}:
+        formats = {judge(whole, options)}
+    if len(formats) > 1 or (datasets and formats == {"sentences"}):
+        several = sorted({"sentences" if x == "auto" else x for x in formats})
+        several += ["tfds"] * bool(datasets)
+        raise InputError(
+            f"{names[0]} and the other inputs have several formats ({', '.join(several)}): "
+            "give one format per run, or name the format of all with --corpus_format"
+        )
+    format = next(iter(formats), "auto")
+    is_judged = format == "text" and options.corpus_format == "auto"
+    needs_documents = getattr(options, "instances", None) == "sentence_pairs"
+    if is_judged and needs_documents and len(whole) + len(datasets) < FEWEST_DOCUMENTS:
+        format = "sections"
+    whole = [slice_._replace(format=format) for slice_ in whole]
+    text_bytes = sum(slice_.text_bytes for slice_ in whole)
+    scale = 1
     while text_bytes > scale * UNIT_BYTES * MOST_UNITS:
         scale *= 2
     slices: list[Slice] = []
     for slice_ in whole:
         with skipped_if_unreadable(slice_.source):
-            slices += _cut(slice_, text_format(slice_.source, options), scale * UNIT_BYTES)
+            slices += _cut(slice_, scale * UNIT_BYTES)
     for name in datasets:
         slices += _dataset_slices(name, options)
     if not slices:
         raise InputError(f"{names[0]}: no file is readable: check the permissions")
     units = list(in_groups(slices, scale * UNIT_BYTES, attrgetter("text_bytes")))
-    return Corpus(units, unreadable, formats != {"sentences"}, options, scale)
+    return Corpus(units, unreadable, options, format, scale)
 
 
-def text_format(file: str, options: CorpusOptions) -> str:
+def _named_format(file: str, options: CorpusOptions) -> str:
+    """The format that the options or a file's name tell; else "auto"."""
     if options.corpus_format != "auto":
         return options.corpus_format
     path = Path(file.lower())
     name = path.stem if path.suffix in COMPRESSED else path.name
     if name.endswith((".jsonl", ".ndjson", ".json")):
         return "jsonl"
-    return "parquet" if name.endswith((".parquet", ".pq")) else "sentences"
+    return "parquet" if name.endswith((".parquet", ".pq")) else "auto"
 
 
 def parquet_file(path: str) -> Any:
@@ -219,30 +246,37 @@ def parquet_file(path: str) -> Any:
     try:
         return parquet.ParquetFile(open_for_reading(path))
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: no Parquet file, or a damaged one: copy it again") from error
+        raise InputError(f"{path}: not a Parquet file, or damaged: copy it again") from error
 
 
 def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
     with text_files.read_errors(whole.source), parquet_file(whole.source) as file:
         groups = [file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)]
-    total, slices, begin, size = max(1, sum(groups)), [], 0, 0
+    total = max(1, sum(groups))
+    slices = []
+    begin = 0
+    size = 0
     for group, group_bytes in enumerate(groups):
         size += group_bytes * whole.size // total
         if size >= unit_bytes or group == len(groups) - 1:
-            slices.append(Slice(whole.source, begin, group + 1, size, whole.state))
-            begin, size = group + 1, 0
+            slices.append(whole._replace(start=begin, end=group + 1, size=size))
+            begin = group + 1
+            size = 0
     return slices or [whole]
 
 
-def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
-    """Cuts a file where documents begin; `name` is that of its format."""
-    file, size = whole.source, whole.size
-    if name == "parquet":
+def _cut(whole: Slice, unit_bytes: int) -> list[Slice]:
+    """Cuts a file where documents begin."""
+    size = whole.size
+    file = whole.source
+    if whole.format == "parquet":
         return _row_groups(whole, unit_bytes // COMPRESSION)
-    if size <= 2 * unit_bytes or name == "text" or text_files.is_compressed(file):
+    is_whole = size <= 2 * unit_bytes or whole.format in ("text", "sections")
+    if is_whole or text_files.is_compressed(file):
         return [whole]
-    bounds, offsets = [0], range(unit_bytes, size - unit_bytes // 2, unit_bytes)
-    search = partial(text_files.line_start, file, after_blank=name == "sentences")
+    bounds = [0]
+    offsets = range(unit_bytes, size - unit_bytes // 2, unit_bytes)
+    search = partial(text_files.line_start, file, after_blank=whole.format == "sentences")
     if is_remote(file):  # each search takes two requests
         with ThreadPoolExecutor(32) as threads:
             bounds += sorted(set(threads.map(search, offsets)))
@@ -251,7 +285,8 @@ def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
             bounds.append(search(offset))
     if bounds[-1] < size:
         bounds.append(size)
-    return [Slice(file, a, b, b - a, whole.state) for a, b in itertools.pairwise(bounds)]
+    parts = itertools.pairwise(bounds)
+    return [whole._replace(start=a, end=b, size=b - a) for a, b in parts]
 
 
 def in_groups(
@@ -264,7 +299,8 @@ def in_groups(
         item_size = size_of(item)
         if group and size + item_size > most:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(item)
         size += item_size
     if group:
@@ -310,13 +346,15 @@ def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
     slices = []
     for part in parts:
         split_info = info.splits[part.splitname]
-        begin, end = part.from_ or 0, split_info.num_examples if part.to is None else part.to
+        begin = part.from_ or 0
+        end = split_info.num_examples if part.to is None else part.to
         example_bytes = max(1, (split_info.num_bytes or 0) // max(1, split_info.num_examples))
         step = max(1, UNIT_BYTES // example_bytes)
         for first in range(begin, end, step):
             last = min(first + step, end)
             size = (last - first) * example_bytes
-            slices.append(Slice(f"{TFDS}{full_name}:{part.splitname}", first, last, size))
+            source = f"{TFDS}{full_name}:{part.splitname}"
+            slices.append(Slice(source, first, last, size, format="tfds"))
     return slices
 
 

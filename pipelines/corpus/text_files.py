@@ -2,12 +2,13 @@
 
 A block has about a megabyte and ends at a line end. Faults are repaired by a rule and counted:
 
-- invalid UTF-8 bytes are dropped, as by the original's `convert_to_unicode`; a file with more than
-  0.5% of them is no text or in another encoding, and is refused;
-- NUL bytes are dropped, as by the tokenizer;
+- invalid UTF-8 bytes are dropped, as by the original's `convert_to_unicode`, and NUL bytes, as by
+  the tokenizer; a file with more than 0.5% of them is no text or in another encoding, and is
+  refused;
 - a line of over 64 kB is cut at white space into lines of about 512 bytes.
 
-Archives, documents, UTF-16 and UTF-32 are refused by their first bytes.
+Archives and documents are refused by their first bytes; UTF-16, UTF-32, ISO-2022 and HZ by their
+first block. UTF-7 is not recognized: it is read as the ASCII that it is.
 
 Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
 """
@@ -17,6 +18,7 @@ import contextlib
 import gzip
 import operator
 import os
+import re
 import struct
 import zlib
 from collections import Counter
@@ -53,11 +55,19 @@ MOST_LINE_BYTES = 32 << 20  # of a line that is kept whole; parsing it takes ten
 
 # First bytes of what is no text, and their places.
 _NO_TEXT = (
-    (b"PK\x03\x04", 0, "a zip archive, or an office document", "unpack it, or save it as text"),
+    (
+        *(b"PK\x03\x04", 0, "a zip archive, or an office document such as .xlsx"),
+        "unpack it, or save it as text: a table as CSV in UTF-8",
+    ),
     (b"%PDF-", 0, "a PDF document", "extract its text, for example with pdftotext"),
+    (b"\xd0\xcf\x11\xe0", 0, "a document of an older Office", "save it as text or CSV in UTF-8"),
     (b"ustar", 257, "a tar archive", "unpack it with tar -xf"),
     (b"{\\rtf", 0, "an RTF document", "save it as plain text"),
-    (b"PAR1", 0, "a Parquet file", "name it *.parquet, or give --corpus_format parquet"),
+    (
+        *(b"PAR1", 0, "a Parquet file"),
+        "for pre-training name it *.parquet, or give --corpus_format parquet; save labelled "
+        "examples as CSV or JSON lines",
+    ),
 )
 
 _WIDE_MARKS = (
@@ -67,11 +77,22 @@ _WIDE_MARKS = (
     codecs.BOM_UTF16_BE,
 )
 
-# Largest share of invalid bytes. In Latin-1, about 1% of the bytes of Italian are invalid as UTF-8,
-# 1.5% of German, 3% of French.
+# Largest share of NULs and invalid bytes. In Latin-1, about 1% of the bytes of Italian are invalid
+# as UTF-8, 1.5% of German, 3% of French.
 _MOST_INVALID_BYTES = 0.005
 
-_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zX"
+# Encodings whose bytes are all ASCII, and what they write for other letters.
+_ESCAPED = {
+    "ISO-2022-JP": re.compile(rb"\x1b\$(?:[@AB]|\([@-D])[!-~]*"),
+    "ISO-2022-KR": re.compile(rb"\x0e[!-~]+\x0f"),
+    "HZ": re.compile(rb"~\{(?:[!-w][!-~])+~\}"),
+}
+
+# What letters in UTF-16 have among their bytes, and text has not.
+_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+
+_GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zX"
 _BZIP2 = tuple(b"BZh%d" % level for level in range(1, 10))
 # pzstd begins with a frame to skip.
 _SKIPPABLE_FRAMES = [struct.pack("<I", magic) for magic in range(0x184D2A50, 0x184D2A60)]
@@ -110,8 +131,8 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Reads a file in blocks of lines.
 
-    `start` is the first byte of the first line to read, `end` that of the line after the last one;
-    0 and None for compressed files. The file must have this `state` before and after reading.
+    `start` is the first byte of the first line to read, `end` the byte behind the last line; 0 and
+    None for compressed files. The file must have this `state` before and after reading.
     `counts` receives repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`. A line of
     over 64 kB is cut to `cut_to` bytes; without it, one of over 32 MB is refused or, with
     `skip_longest`, read as empty and counted in `bad_lines`.
@@ -122,7 +143,7 @@ def read_blocks(
         check_unchanged(path, _state(path, raw), state)
         magic = raw.read(4)
         raw.seek(start)
-        text = _decompressed(path, raw, magic) if end is None else raw
+        read = _reader(path, raw, magic, end)
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
 
@@ -134,21 +155,19 @@ def read_blocks(
                 )
             counts["bad_lines"] += 1
 
-        def read() -> bytes:
-            return text.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - raw.tell()))
-
         for block in _whole_lines(read, too_long if cut_to is None else None):
-            lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
+            lines_ended = block.count(b"\n")
+            continued = not block.endswith(b"\n")
             is_first = first_line == 1 and start == 0
             if is_first:
-                _check_is_text(path, block)
+                check_is_text(path, block)
                 block = block.removeprefix(codecs.BOM_UTF8)
             total += len(block)
-            valid = _valid_utf8(block, counts)
+            valid = without_nul_bytes(_valid_utf8(block, counts), counts)
             invalid += len(block) - len(valid)
             if invalid > _MOST_INVALID_BYTES * total:
                 raise _wrong_encoding(path, start, first_line, block, invalid / total)
-            lines = without_nul_bytes(valid, counts).replace(b"\r\n", b"\n").split(b"\n")
+            lines = valid.replace(b"\r\n", b"\n").split(b"\n")
             del block, valid
             if not lines[-1]:  # what follows the last line end
                 lines.pop()
@@ -161,13 +180,38 @@ def read_blocks(
         check_unchanged(path, _state(path, raw), state)
 
 
-def _check_is_text(path: str, block: bytes) -> None:
-    """Refuses what is no text, UTF-16 and UTF-32, by the first block."""
+def check_is_text(path: str, block: bytes) -> None:
+    """Refuses what is no text, and encodings that the first block tells."""
     for begin, offset, kind, cure in _NO_TEXT:
         if block.startswith(begin, offset):
             raise InputError(f"{path}: {kind}: {cure}")
     if encoding := _wide_encoding(block):
+        _refuse_appended(path, block, 1)
+    if encoding := encoding or _escaping_encoding(block):
         raise InputError(f"{path}: {encoding} text: convert it with iconv -f {encoding} -t UTF-8")
+
+
+def _refuse_appended(path: str, block: bytes, line: int, start: int = 0) -> None:
+    """Refuses UTF-16 or UTF-32 that follows lines of UTF-8; `block` begins with line `line`."""
+    begin = block.rfind(b"\n", 0, _first_fault(block)) + 1
+    is_text = not _CONTROLS.search(block, 0, begin)  # as letters in UTF-16 are
+    if (begin or line > 1) and is_text and (encoding := _wide_encoding(block[begin:])):
+        where = line_name(line + block.count(b"\n", 0, begin), start)
+        raise InputError(
+            f"{path}, {where}: {encoding} text follows UTF-8: convert the lines from there on, "
+            f"iconv -f {encoding} -t UTF-8"
+        )
+
+
+def _first_fault(block: bytes) -> int:
+    """The place of the first NUL or invalid byte; the length without one."""
+    offset = len(block)
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        offset = error.start
+    nul = block.find(b"\0", 0, offset)
+    return offset if nul < 0 else nul
 
 
 def _wide_encoding(block: bytes) -> str:
@@ -177,14 +221,25 @@ def _wide_encoding(block: bytes) -> str:
         if block.startswith(mark):
             return encoding
     nuls = [block[place::4].count(0) for place in range(4)]
-    for encoding, high, low in (
-        ("UTF-32BE", nuls[:2], nuls[3:]),
-        ("UTF-32LE", nuls[2:], nuls[:1]),
-        ("UTF-16BE", nuls[::2], nuls[1::2]),
-        ("UTF-16LE", nuls[1::2], nuls[::2]),
+    if sum(nuls) <= max(1, _MOST_INVALID_BYTES * len(block)):
+        return ""
+    # ASCII has NULs in all high bytes and in no low ones. In UTF-16, other text may have few: those
+    # of spaces and line ends.
+    for encoding, high, low, least in (
+        ("UTF-32BE", nuls[:2], nuls[3:], 0.1),
+        ("UTF-32LE", nuls[2:], nuls[:1], 0.1),
+        ("UTF-16BE", nuls[::2], nuls[1::2], 0.0),
+        ("UTF-16LE", nuls[1::2], nuls[::2], 0.0),
     ):
-        # ASCII has NULs in all high bytes and in no low ones.
-        if 10 * min(high) >= len(block) and 10 * sum(low) <= sum(high):
+        if min(high) >= least * len(block) and 10 * sum(low) <= sum(high):
+            return encoding
+    return ""
+
+
+def _escaping_encoding(block: bytes) -> str:
+    """An encoding of ASCII bytes alone that writes much of the text; else empty."""
+    for encoding, pattern in _ESCAPED.items():
+        if sum(map(len, pattern.findall(block))) > _MOST_INVALID_BYTES * len(block):
             return encoding
     return ""
 
@@ -202,48 +257,44 @@ def check_unchanged(path: str, now: State, state: State | None) -> None:
         )
 
 
-def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
-    """A file as it is read, by the first bytes that it has on disk."""
+def _reader(path: str, raw: IO[bytes], magic: bytes, end: int | None) -> Callable[[], bytes]:
+    """A function that reads the next text; empty at the end. The first bytes tell compression."""
+    if end is not None:
+        return lambda: raw.read(min(BLOCK_BYTES, end - raw.tell()))
+    file: Any = raw
+    if magic.startswith((_XZ, *_BZIP2)):
+        if not _HAS_XZ_AND_BZIP2:
+            raise InputError(
+                f"{path}: compressed with xz or bzip2, which this Python was built without: "
+                "unpack it"
+            )
+        is_xz = magic.startswith(_XZ)
+        texts = _streams(raw, lzma.LZMADecompressor if is_xz else bz2.BZ2Decompressor)
+        return lambda: next(texts, b"")
     if magic.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=raw)
-    if magic.startswith(_ZSTD):
+        file = gzip.GzipFile(fileobj=raw)
+    elif magic.startswith(_ZSTD):
         window = zstd.DecompressionParameter.window_log_max  # the largest, as of zstd --long
-        return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
-    if not magic.startswith((_XZ, *_BZIP2)):
-        return raw
-    if not _HAS_XZ_AND_BZIP2:
-        raise InputError(
-            f"{path}: compressed with xz or bzip2, which this Python was built without: unpack it"
-        )
-    return _Streams(raw, lzma.LZMADecompressor if magic.startswith(_XZ) else bz2.BZ2Decompressor)
+        file = zstd.ZstdFile(raw, options={window: window.bounds()[1]})
+    return lambda: file.read(BLOCK_BYTES)
 
 
-class _Streams:
-    """Concatenated streams of xz or bzip2; Python's own readers end before a damaged one."""
+def _streams(raw: IO[bytes], decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """The text of concatenated streams of xz or bzip2.
 
-    def __init__(self, raw: IO[bytes], decompressor: Callable[[], Any]):
-        self._raw, self._decompressor = raw, decompressor
-        self._stream: Any = None  # None between streams
-        self._packed = b""  # bytes read and not yet decompressed
-
-    def read(self, size: int) -> bytes:
-        """Up to `size` bytes; empty at the end."""
-        text = b""
-        while not text:
-            if self._stream is None:
-                self._packed = self._packed.lstrip(b"\0")  # xz pads streams
-            if not self._packed and (self._stream is None or self._stream.needs_input):
-                self._packed = self._raw.read(_PROBE_BYTES)
-                if not self._packed and self._stream is None:
-                    break
-                if not self._packed:
-                    raise EOFError("the last stream has no end")
-                continue
-            self._stream = self._stream or self._decompressor()
-            text, self._packed = self._stream.decompress(self._packed, size), b""
-            if self._stream.eof:
-                self._packed, self._stream = self._stream.unused_data, None
-        return text
+    Python's own readers, which fsspec uses, end before a damaged later stream without an error.
+    """
+    packed = b""
+    while packed := packed or raw.read(_PROBE_BYTES):
+        packed = packed.lstrip(b"\0")  # xz pads streams
+        stream = decompressor() if packed else None
+        while stream and not stream.eof:
+            packed = packed or (raw.read(_PROBE_BYTES) if stream.needs_input else b"")
+            if stream.needs_input and not packed:
+                raise EOFError("the last stream has no end")
+            if text := stream.decompress(packed, BLOCK_BYTES):
+                yield text
+            packed = stream.unused_data
 
 
 @contextlib.contextmanager
@@ -271,7 +322,8 @@ def _whole_lines(
     A line of over `BLOCK_BYTES` is cut between blocks. With `too_long`, lines are whole, and of one
     that is over `MOST_LINE_BYTES` only the end remains, if `too_long` returns; it gets its number.
     """
-    lines, is_skipping = 0, False
+    lines = 0
+    is_skipping = False
     rest = b""  # a line whose end is not read yet
     ends_at_cr: bool | None = None
     while block := read():
@@ -283,7 +335,8 @@ def _whole_lines(
             is_skipping = b"\n" not in block
             block = block[block.find(b"\n") :] if not is_skipping else b""
         if end := block.rfind(b"\n") + 1:
-            whole, rest = rest + block[:end], block[end:]
+            whole = rest + block[:end]
+            rest = block[end:]
             lines += whole.count(b"\n")
             yield whole
         else:
@@ -291,7 +344,8 @@ def _whole_lines(
         if too_long is not None:
             if len(rest) > MOST_LINE_BYTES:
                 too_long(lines + 1)
-                rest, is_skipping = b"", True
+                rest = b""
+                is_skipping = True
         elif len(rest) > BLOCK_BYTES:
             end = _cut_before(rest, len(rest))
             yield rest[:end]
@@ -344,17 +398,15 @@ def _valid_utf8(block: bytes, counts: Counter) -> bytes:
 
 
 def _wrong_encoding(path: str, start: int, line: int, block: bytes, share: float) -> InputError:
-    """`block`, which has invalid bytes, begins with line number `line`."""
-    try:
-        block.decode("utf-8")
-        offset = 0
-    except UnicodeDecodeError as error:
-        offset = error.start
+    """`block`, which has NULs or invalid bytes, begins with line number `line`."""
+    _refuse_appended(path, block, line, start)
+    offset = _first_fault(block)
     where = line_name(line + block.count(b"\n", 0, offset), start)
+    fault, tool = ("invalid UTF-8", "iconv -c") if block[offset] else ("NULs", "tr -d '\\000'")
     return InputError(
-        f"{path}, {where}: invalid UTF-8 (byte 0x{block[offset]:02x}; {share:.1%} of the bytes so "
-        "far): convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with iconv "
-        "-c, or remove the file if it is no text"
+        f"{path}, {where}: {fault} (byte 0x{block[offset]:02x}; {share:.1%} of the bytes so far): "
+        "convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with "
+        f"{tool}, or remove the file if it is not text"
     )
 
 
@@ -376,7 +428,8 @@ def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
         return 0
     with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
         file.seek(offset - 1)
-        in_first, at_start = True, False  # `at_start` of a line, not within a long one
+        in_first = True
+        at_start = False  # of a line, not within a long one
         while piece := file.readline(BLOCK_BYTES):
             may_be_blank = at_start and not b" " < piece[:1] < b"\x7f"  # most lines are not
             at_start = piece.endswith(b"\n")

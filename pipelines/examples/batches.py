@@ -80,7 +80,7 @@ def example_batches(
 
 
 def _of_like_length(order: tf.Tensor, lengths: np.ndarray, size: int, key: tf.Tensor) -> tf.Tensor:
-    """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
+    """Reorders shuffled examples, int32 [E], into batches of similar lengths.
 
     A window's examples are sorted by length and cut into batches, and all batches are shuffled. The
     longest comes first: if memory does not suffice, the first step shows it. Within a batch, which

@@ -1,6 +1,6 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
 
-They are reported. A blank label, which stops a command, is refused in `tasks.kinds.kind.Kind.read`.
+They are reported. A blank label, which stops a command, is refused in `tasks.readers.Reader.read`.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from bert_tf.pipelines.corpus.sources import in_groups
+from bert_tf.pipelines.examples.cells import whole
 
 # Texts: empty, damaged, in another script.
 _DAMAGED = re.compile(r"[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -27,14 +28,18 @@ _MAIN_SHARE = 0.5  # of a text's letters that another script needs
 
 # Near-duplicates.
 _RUN = 5  # characters
-_BANDS, _ROWS = 16, 4  # texts that agree in all rows of a band are compared: 99% at 0.7
+# Texts that agree in all rows of a band are compared: 99% of those with a similarity of 0.7.
+_BANDS = 16
+_ROWS = 4
 _AT_ONCE = 1 << 22  # characters hashed together, unless a text is longer
 _BLANK = -1  # in place of a group's number
 _PRIME = np.uint64(1099511628211)  # of FNV
 
 # Wrong labels.
+_WORD = re.compile(r"\b\w\w+\b")
 _MOST_FEATURES = 200_000
 _FOLDS = 5
+_FEW = 20  # examples; a judge of a tenth as many as of another label finds them all wrong
 # Probability of a doubt; fewer are right where a class of texts misleads, as negations do words.
 _LEAST = 0.8
 _LARGEST_WEIGHT = 20.0  # of a judge's logits
@@ -83,11 +88,11 @@ def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
 
 
 def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
-    """Labels that differ from a more frequent one in case, or in white space around, alone."""
+    """Labels that differ from a more frequent one in case, white space around, or ".0" alone."""
     counts = Counter(labels)
     alike: dict[str, list[str]] = defaultdict(list)
     for label in counts:
-        alike[label.strip().lower()].append(label)
+        alike[whole(label.strip().lower())].append(label)
     spellings: dict[str, str] = {}
     for group in alike.values():
         best = max(group, key=lambda label: (counts[label], label)).strip()
@@ -108,8 +113,8 @@ def near_duplicates(
 ) -> list[DuplicateGroup]:
     """Groups of two rows or more, a text or several each, that are linked by their similarity.
 
-    Each text of a row is as similar to that of the others, by Jaccard's measure, or linked to it by
-    further texts. A text is the set of its runs of five characters, in lower case, with single
+    Rows are linked if their texts are, column by column: by Jaccard's measure, or by a chain of
+    similar texts. A text is the set of its runs of five characters, in lower case, with single
     spaces for white space and punctuation (Broder 1997). Rows of blank texts are left out.
     """
     texts = [(row,) if isinstance(row, str) else row for row in rows]
@@ -239,14 +244,16 @@ def doubted_labels(
     others (cross-validation), and by one on their `vectors`, float32 [N, H], if given. What these
     say of the true labels is fitted to the given ones, of which `wrong_share` are wrong; Bayes'
     rule then tells how probably each is (the noise model of Natarajan et al. 2013). Labels of fewer
-    than five examples are neither doubted nor proposed.
+    than five examples, or of fewer than twenty where another has ten times as many, are neither
+    doubted nor proposed.
     """
     names, targets, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    known = np.flatnonzero(counts >= _FOLDS)
+    known = np.flatnonzero(counts >= max(_FOLDS, min(_FEW, counts.max() / 10)))
     if len(known) < 2:
         return []
     indices = np.flatnonzero(np.isin(targets, known))
-    targets, names = np.searchsorted(known, targets[indices]), names[known]
+    targets = np.searchsorted(known, targets[indices])
+    names = names[known]
     judged = [_judged([texts[i] for i in indices.tolist()], targets, seed)]
     if vectors is not None:
         judged.append(_judged(vectors[indices], targets, seed))
@@ -279,7 +286,7 @@ def _judged(inputs: list[str] | np.ndarray, targets: np.ndarray, seed: int) -> n
         # Few dimensions tell the labels: a strong penalty keeps the weights of the others small.
         judge = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=1000))
     else:
-        words = TfidfVectorizer(sublinear_tf=True, max_features=_MOST_FEATURES)
+        words = TfidfVectorizer(analyzer=_features, sublinear_tf=True, max_features=_MOST_FEATURES)
         model = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
         judge = make_pipeline(words, model)
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
@@ -287,10 +294,15 @@ def _judged(inputs: list[str] | np.ndarray, targets: np.ndarray, seed: int) -> n
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
+def _features(text: str) -> list[str]:
+    """The words of two letters or more, or else the characters of a text that has none."""
+    return _WORD.findall(text.lower()) or [*"".join(text.lower().split())]
+
+
 def _calibrated(
     judged: np.ndarray, targets: np.ndarray, wrong_share: float, mistake: float
 ) -> np.ndarray:
-    """Probabilities [N, C] of the true labels, from those of K judges [K, N, C].
+    """Probabilities [N, C] of the true labels, from the probabilities of K judges [K, N, C].
 
     The logits of each judge have the weight with which their sum fits the given labels best, if of
     these `wrong_share` are wrong, and each other label is given with probability `mistake`.

@@ -89,7 +89,7 @@ def as_list(name: str, values: Any) -> list[Any]:
                 cells[index] = plain(cell)
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{name} {index} is no valid UTF-8 ({cell!r:.40}): decode it by its own "
+                    f"{name} {index} is not valid UTF-8 ({cell!r:.40}): decode it with its own "
                     "encoding"
                 ) from None
     return cells

@@ -16,7 +16,8 @@ from bert_tf.files.atomic import replace_file, write_tsv
 from bert_tf.pipelines.corpus.installed_documentation import STANDARD_LIBRARY, LabelledDocument
 from bert_tf.pipelines.corpus.text_files import read_blocks, strip
 
-_SHORTEST, _LONGEST = 120, 400  # characters of a passage
+_SHORTEST = 120  # passage, in characters
+_LONGEST = 400
 _MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little
 SPLITS = ("train", "validation", "test")
 _LABELS = 8  # sources told apart
@@ -102,7 +103,8 @@ def labelled_passages(
     return result, held_out
 
 
-_CHUNK, _PARTS = 6000, 4  # characters after which a document is cut; parts of a single file
+_CHUNK = 6000  # characters after which a document is cut
+_PARTS = 4  # of a single file
 
 
 def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:

@@ -2,18 +2,20 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples.records import is_dataset_name, read_text
+from bert_tf.pipelines.examples.cells import collection, whole
+from bert_tf.pipelines.examples.reading import is_dataset_name, read_text
 from bert_tf.pipelines.examples.table import MISSING, Examples, Source, Table
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")
-_ANSWERS = ("answers", "answer", "is_impossible")  # columns
+_ANSWERS = ("answers", "answer", "answer_start", "is_impossible")  # columns
 
 
 def read_json(path: StrPath) -> Table:
@@ -27,16 +29,26 @@ def read_json(path: StrPath) -> Table:
     return replace(table, locations=[location for location, *_ in questions])
 
 
+def has_a_question_a_line(path: StrPath) -> bool:
+    """Whether a file is JSON lines, by its first one."""
+    first = read_text(path).lstrip().partition("\n")[0]
+    with suppress(ValueError, RecursionError):
+        record = json.loads(first)
+        return isinstance(record, dict) and "question" in record
+    return False
+
+
 def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = False) -> Examples:
     """Questions with their context, and the answers if `labelled`; `unanswerable` may have none.
 
     Labelled ones have `answers`, the texts of all right answers, and `span`, where the first is in
     code points of the context: [start, end], [] without an answer, None if it is not there.
-    `answers` of the table are a text, the first such in the context, or SQuAD's: objects,
-    or one with lists, that have `text` and `answer_start`.
+    `answers` of the table are SQuAD's: objects, or one with lists, that have `text` and
+    `answer_start`; or a text or several, with their `answer_start` in a column of its own. A text
+    without a start is the first such in the context.
     """
     if not len(table):
-        raise InputError(f"{table.source.path}: no question; give a file in the format of SQuAD")
+        raise InputError(f"{table.source.path}: no questions; give a file in SQuAD format")
     columns: dict[str, list[Any]] = {x: table.texts("", x) for x in ("question", "context")}
     ids = table.columns.get("id", [MISSING] * len(table))
     columns["id"] = [
@@ -65,15 +77,6 @@ def read_questions(table: Table, *, labelled: bool = True, unanswerable: bool = 
     return table.with_columns(columns, dict(zip(names, names, strict=True)))
 
 
-def without(path: StrPath, dropped: Collection[int]) -> str:
-    """SQuAD's published JSON without the questions of these numbers, counted from 1."""
-    data = _load(path)
-    for number, (_, paragraph, record) in enumerate(list(_questions(path, data)), 1):
-        if number in dropped:
-            paragraph["qas"] = [x for x in paragraph["qas"] if x is not record]
-    return json.dumps(data, ensure_ascii=False) + "\n"
-
-
 def _load(path: StrPath) -> Any:
     """SQuAD's JSON; a list of articles, or of paragraphs, may stand in its place."""
     text = read_text(path)
@@ -89,6 +92,9 @@ def _questions(path: StrPath, data: Any) -> Iterator[tuple[str, dict[str, Any], 
     is_list = isinstance(data, list)
     for i, article in enumerate(data if is_list else _list(str(path), data, "data")):
         location = f"{path}, [{i}]" if is_list else f"{path}, data[{i}]"
+        if isinstance(article, dict) and "question" in article:  # run_qa.py's flat form
+            yield location, article, article
+            continue
         if is_list and isinstance(article, dict) and "qas" in article:
             paragraphs = [(location, article)]
         else:
@@ -103,39 +109,48 @@ def _answers(table: Table, index: int) -> list[tuple[str, int | None]]:
     """The texts of the answers to a question, each with its start, if there are any."""
     location = table.location(index)
     cells = {name: column[index] for name, column in table.columns.items() if name in _ANSWERS}
-    impossible = cells.pop("is_impossible", MISSING)
-    answers = cells.get("answers", cells.get("answer", MISSING))
+    impossible = cells.get("is_impossible", MISSING)
     if impossible not in (MISSING, None) and is_impossible(impossible, location):
         return []
-    if answers is None or answers == "":
+    answers = cells.get("answers", cells.get("answer", MISSING))
+    answers = collection(answers, location, numbers=False)
+    answers = [*answers] if isinstance(answers, tuple | set) else answers
+    if answers is None or answers in ("", []):
         return []
-    if isinstance(answers, str):
-        return [(table.text(index, "", "answers", answers), None)]
+    is_flat = isinstance(answers, str) or (
+        isinstance(answers, list) and all(isinstance(x, str) for x in answers)
+    )
+    if is_flat:  # texts, whose starts are in a column of their own, if anywhere
+        texts = [answers] if isinstance(answers, str) else answers
+        starts = collection(cells.get("answer_start"), location)
+        starts = [None] * len(texts) if starts in (None, "", MISSING) else starts
+        answers = {"text": texts, "answer_start": starts if isinstance(starts, list) else [starts]}
     if isinstance(answers, dict) and isinstance(answers.get("text"), str):
         answers = [answers]
     if isinstance(answers, dict):  # columns, as in TensorFlow Datasets and Hugging Face's sets
         texts, starts = (_list(location, answers, name) for name in ("text", "answer_start"))
         if len(texts) != len(starts) and not is_dataset_name(location):
             raise InputError(
-                f"{location}: {len(texts)} answers have {len(starts)} times an answer_start; give "
-                "each one"
+                f"{location}: {len(texts)} answers but {len(starts)} values of answer_start; give "
+                "one for each answer"
             )
         answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
     texts_at: list[tuple[str, int | None]] = []
     for answer in _list(location, {"answers": answers}, "answers"):
         start = _object(location, answer).get("answer_start")
-        if isinstance(start, str) and start.isdecimal():
-            start = int(start)
-        if not isinstance(start, int) or isinstance(start, bool):
+        number = whole(str(start).strip())
+        is_known = not (is_flat and start is None)
+        if is_known and (isinstance(start, bool) or not number.removeprefix("-").isdecimal()):
             raise InputError(f"{location}: answer_start is {start!r}; it must be a whole number")
-        texts_at.append((table.text(index, "", "text", answer.get("text")), start))
+        text = table.text(index, "", "text", answer.get("text"))
+        texts_at.append((text, int(number) if is_known else None))
     return texts_at
 
 
 def is_impossible(value: Any, location: str) -> bool:
     """SQuAD's mark of questions without an answer, which some files hold as text."""
     known = {"true": True, "1": True, "false": False, "0": False, "none": False, "": False}
-    if (name := str(value).strip().lower().removesuffix(".0")) not in known:
+    if (name := whole(str(value).strip().lower())) not in known:
         raise InputError(f"{location}: is_impossible is {value!r:.40}; write true or false")
     return known[name]
 

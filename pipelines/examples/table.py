@@ -1,7 +1,7 @@
 """One table of examples, whatever holds them: columns by name, and the location of each row.
 
 `files.read_table` makes it from a file or a data set, `memory` from data in memory. A kind of task
-reads the columns of its roles from it, as `Examples`, and refuses a blank label (`Kind.read`).
+reads the columns of its roles from it, as `Examples`, and refuses a blank label (`tasks.readers`).
 """
 
 import hashlib
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.records import Record, is_dataset_name, shown_name
+from bert_tf.pipelines.examples.cells import collection
+from bert_tf.pipelines.examples.reading import Record, is_dataset_name, shown_name
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 MEMORY = "the data"  # in place of a path
@@ -38,15 +39,14 @@ class MissingColumnError(InputError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where examples are from: what it takes to read all columns again, or to write a copy."""
+    """Where examples are from: what it takes to read all columns again."""
 
     path: str = ""  # "-" for standard input
     format: str = ""  # "json" for SQuAD's published files, "" for data in memory
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # role -> names in the file
     names: Sequence[str] = ()  # of all columns of a tsv or csv
-    delimiter: str = ","  # of a csv
+    delimiter: str = ","  # of a csv, with the space that follows it in the header, if any
     unread: Sequence[str] = ()  # a header, if columns were chosen by number alone
-    extents: Sequence[tuple[int, int]] = ()  # lines of each example, if some have several
 
     def role_of(self, name: str) -> str | None:
         """What a column of the file was read as; "ending*" is ending, ending0 and so on."""
@@ -93,7 +93,7 @@ class Examples:
         if self.source.unread:
             cells = ", ".join(f"{cell[:20]!r}" for cell in self.source.unread[:4])
             remarks.append(
-                f"{self.path}: its first line ({cells}) was read as names of columns; give "
+                f"{self.path}: its first line ({cells}) was read as column names; give "
                 "--no_header if it is an example"
             )
         is_pair = "text_pair" in self.source.names and "text" in self.columns
@@ -146,8 +146,8 @@ class Examples:
 class Table:
     """Columns of cells: strings of a table, any values of records, lists of words.
 
-    A record without a column's key has `MISSING` there. Columns of a tsv or csv without a header,
-    or with two columns of one name, and those of a column file are named "0", "1" and so on.
+    A record without a column's key has `MISSING` there. The columns are named "0", "1" and so on in
+    a column file, and in a tsv or csv that has no header or two columns of one name.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -176,6 +176,19 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.lines)
+
+    def take(self, rows: Sequence[int]) -> "Table":
+        def chosen(values: Sequence[Any]) -> list[Any]:
+            return [values[row] for row in rows] if values else []
+
+        return replace(
+            self,
+            columns={name: chosen(cells) for name, cells in self.columns.items()},
+            lines=chosen(self.lines),
+            locations=chosen(self.locations),
+            documents=chosen(self.documents),
+            word_lines=chosen(self.word_lines),
+        )
 
     def location(self, index: int) -> str:
         if self.locations:
@@ -242,7 +255,8 @@ class Table:
 
     def _no_column(self, role: str, column: str, row: int | None = None) -> MissingColumnError:
         names: Sequence[str] = self.header or list(self.columns)
-        location, cures = self.source.path, []
+        location = self.source.path
+        cures = []
         if not self.header and len(self):  # records may have other keys in each line
             row = row or 0
             location = self.location(row)
@@ -307,12 +321,13 @@ class Table:
     def lists(self, role: str, column: str) -> list[list[str]]:
         """Lists of texts: of "ending*" the columns ending0, ending1, ... or lists in "ending"."""
         prefix = column.removesuffix("*")
-        listed = () if self.header else self.columns.get(prefix, ())
+        listed = self.columns.get(prefix, ())
         keys = [] if listed and not self._numbers(prefix) else self.keys(role, column)
         rows = []
         for index in range(len(self)):
-            if listed and isinstance(listed[index], list):
-                cells = {f"{prefix}{number}": x for number, x in enumerate(listed[index])}
+            items = collection(listed[index], self.location(index)) if listed else None
+            if isinstance(items, list | tuple):
+                cells = {f"{prefix}{number}": x for number, x in enumerate(items)}
             else:
                 cells = {key: self.columns[key][index] for key in keys}
             texts = [self.text(index, role, key, x) for key, x in cells.items() if x is not MISSING]
@@ -327,7 +342,7 @@ class Table:
             for role, name in roles.items() if self.header else ():
                 self.keys(role, name)
             raise InputError(
-                f"{self.source.path}: no example; give a file, or a split, that has some"
+                f"{self.source.path}: no examples; give a file or a split that has some"
             )
         columns = {
             role: self.lists(role, name) if name.endswith("*") else self.texts(role, name)

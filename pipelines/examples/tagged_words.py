@@ -1,7 +1,7 @@
 """Words with labels: CoNLL's column files, and tables with a row for each word, become tables.
 
 Words and labels of examples stand between single spaces, a line for each sentence. Labels of
-entities are read as IOB1, IOB2, IOBES or BILOU and become IOB2; others stay.
+entities are read as IOB1, IOB2, IOBES, BMES or BILOU and become IOB2; others stay.
 """
 
 import re
@@ -11,18 +11,25 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
-from bert_tf.pipelines.examples.records import read_text
+from bert_tf.pipelines.examples.bad_rows import refuse
+from bert_tf.pipelines.examples.cells import collection
+from bert_tf.pipelines.examples.reading import add_fault, read_text
 from bert_tf.pipelines.examples.table import MEMORY, Examples, Source, Table
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
-_LABEL = re.compile(r"O|[BIESLU]-\S+")
+_LABEL = re.compile(r"O|[BIMESLU]-\S+")
 _SPACE = re.compile(r"[ \t\n\r\v\f]")  # what ends a word for `words_between_spaces`
 _OTHER_SPACES = frozenset("\r\v\f")  # do not separate columns
-_COMMENT = re.compile(r"#\s+\w.*=.*")  # of as many cells as the words have
+# Comments of as many cells as the words have.
+_COMMENT = re.compile(r"#\s+(\w.*=.*|newdoc|newpar)")
 _ID = re.compile(r"[0-9]+(?:[-.][0-9]+)?")  # of a word in CoNLL-U; of several, or of an empty one
-_CONLL_U_COLUMNS, _UPOS = 10, 3
-_SENTENCE, _WORD, _TAG = "Sentence #", "Word", "Tag"  # columns of the Annotated Corpus for NER
+_CONLL_U_COLUMNS = 10
+_UPOS = 3
+# Columns of the Annotated Corpus for NER.
+_SENTENCE = "Sentence #"
+_WORD = "Word"
+_TAG = "Tag"
 
 
 def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -32,7 +39,8 @@ def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
     at a change of type. It ends before the next one and before O.
     """
     entities: list[tuple[str, int, int]] = []
-    before, type_before = "O", ""
+    before = "O"
+    type_before = ""
     for index, label in enumerate(labels):
         prefix, _, type_ = label.partition("-")
         if prefix != "O":
@@ -40,7 +48,8 @@ def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
                 entities.append((type_, index, index + 1))
             else:
                 entities[-1] = (type_, entities[-1][1], index + 1)
-        before, type_before = prefix, type_
+        before = prefix
+        type_before = type_
     return entities
 
 
@@ -57,17 +66,19 @@ def are_entities(labels: Iterable[str]) -> bool:
     return all(map(_LABEL.fullmatch, labels))
 
 
-def read_column_file(path: StrPath) -> Table:
+def read_column_file(path: StrPath, faults: list[InputError] | None = None) -> Table:
     """Reads a column file: a word a line, and a blank line after a sentence, which is a row.
 
-    Columns are split at spaces and tabs, those of CoNLL-U at tabs. A line that begins with "-X-"
-    ends a sentence, too, and "-DOCSTART-" a document; comments begin with "#" before a sentence.
-    Where the first column numbers the words, the word is in the second; labels are in the last
-    column, in CoNLL-U in that of UPOS.
+    Columns are split at spaces and tabs, in CoNLL-U at tabs. A line that begins with "-X-" ends a
+    sentence, too, and "-DOCSTART-" a document; comments begin with "#" before a sentence. Where the
+    first column numbers the words, the word is in the second; labels are in the last column, in
+    CoNLL-U in UPOS. Sentences with a line of another number of columns are
+    skipped, and these lines added to `faults`; without it InputError names the first.
     """
     documents: list[list[list[tuple[int, list[str]]]]] = [[[]]]  # document -> sentence -> word
     rows, is_numbered = _rows(path)
     width = first = 0
+    odd: set[int] = set()  # sentences, by identity
     for row in rows:
         line, cells = row
         if cells[0] == _DOCUMENT:
@@ -75,19 +86,21 @@ def read_column_file(path: StrPath) -> Table:
         elif cells[0] in ("", _SENTENCE_END):
             documents[-1].append([])
         else:
-            width, first = width or len(cells), first or line
+            width = width or len(cells)
+            first = first or line
             if len(cells) != width:
-                raise InputError(
-                    f"{path}, line {line}: {len(cells)} columns where line {first} has {width}; "
-                    "repair the line"
-                )
+                fault = f"{len(cells)} columns where line {first} has {width}; repair the line"
+                add_fault(InputError(f"{path}, line {line}: {fault}"), faults)
+                odd.add(id(documents[-1][-1]))
             if not _OTHER_SPACES.isdisjoint("".join(cells)):
                 for cell in cells:
                     _word(f"{path}, line {line}", cell)
             documents[-1][-1].append(row)
-    full = [[sentence for sentence in document if sentence] for document in documents]
+    full = [[x for x in document if x and id(x) not in odd] for document in documents]
     full = [document for document in full if document]
     sentences = [sentence for document in full for sentence in document]
+    if not sentences:
+        refuse(faults or [])
     label = _UPOS if is_numbered and width == _CONLL_U_COLUMNS else max(1, width - 1)
     return _word_table(
         Source(str(path), "conll"),
@@ -111,7 +124,6 @@ def _word_table(
         )
     cells = [list(zip(*(row for _, row in sentence), strict=True)) for sentence in sentences]
     word_lines = [[line for line, _ in sentence] for sentence in sentences]
-    source = replace(source, extents=[(lines[0], lines[-1]) for lines in word_lines])
     columns = {name: [row[i] for row in cells] for i, name in enumerate(names)}
     first_lines = [lines[0] for lines in word_lines]
     return Table(columns, first_lines, source, word_lines=word_lines, **more)
@@ -144,17 +156,25 @@ def _rows(path: StrPath) -> tuple[list[tuple[int, list[str]]], bool]:
 
 
 def _are_numbers(rows: Sequence[tuple[int, list[str]]]) -> bool:
-    """Whether the first cells count the words of each sentence from 1."""
-    expected = longest = 1
+    """Whether the first cells count the words: of each sentence from 0 or 1, or of the file.
+
+    With three columns or more, a sentence begins with any number, as in a part of a file.
+    """
+    last = -1
+    is_start = True
+    counts_several = False
     for _, cells in rows:
         if cells[0] in ("", _SENTENCE_END, _DOCUMENT):
-            expected = 1
-        elif len(cells) < 2 or cells[0] != str(expected):
+            is_start = True
+            continue
+        is_next = cells[0] == str(last + 1)
+        is_first = is_start and (cells[0] in ("0", "1") or len(cells) > 2)
+        if len(cells) < 2 or not cells[0].isdecimal() or not (is_next or is_first):
             return False
-        else:
-            expected += 1
-            longest = max(longest, expected)
-    return longest > 2
+        counts_several |= not is_start
+        last = int(cells[0])
+        is_start = False
+    return counts_several
 
 
 def is_column_file(path: StrPath) -> bool:
@@ -191,7 +211,8 @@ def read_words(
     of words is "words", one of a table of words "Word" and "Tag", if there is no other name. With
     `documents` an example is a document of a column file. Labels are `entities`, or any tags.
     """
-    text, label = columns["text"], columns.get("label")
+    text = columns["text"]
+    label = columns.get("label")
     is_in_memory = table.source.path == MEMORY
     if table.header and _SENTENCE in table.columns:
         table = _sentences(table)
@@ -199,10 +220,13 @@ def read_words(
         label = label if label is None or label in table.columns else _TAG
     elif text == "text" and table.source.format != "conll" and (label is not None or is_in_memory):
         text = "words"
-    if label is None and not is_in_memory and isinstance(table.column("text", text)[0], str):
-        return table.examples(columns)
+    if label is None and not is_in_memory:
+        first = table.column("text", text)[0]
+        if isinstance(collection(first, table.location(0), numbers=False), str):
+            return table.examples(columns)
     words = _word_lists(table, text, is_whole=label is None and is_in_memory)
-    roles, values = {"words": text}, {"words": words}
+    roles = {"words": text}
+    values = {"words": words}
     if label is not None:
         roles["label"] = label
         values["label"] = _label_lists(table, label, words, entities)
@@ -215,14 +239,10 @@ def read_words(
     for index, document in enumerate(table.documents):
         sentences.setdefault(document, []).append(index)
     parts = list(sentences.values())
-    extents = examples.source.extents
     return replace(
         examples,
         lines=[table.lines[part[0]] for part in parts],
         columns={role: ["\n".join(x[i] for i in p) for p in parts] for role, x in joined.items()},
-        source=replace(
-            examples.source, extents=[(extents[p[0]][0], extents[p[-1]][1]) for p in parts]
-        ),
     )
 
 
@@ -230,6 +250,7 @@ def _word_lists(table: Table, column: str, *, is_whole: bool) -> list[list[str]]
     """The words of each row; a string is words between spaces, or left whole."""
     rows = []
     for index, cell in enumerate(table.column("text", column)):
+        cell = collection(cell, table.location(index), numbers=False)
         if isinstance(cell, list | tuple):
             words = _texts(table, index, "text", column, cell)
             if "" in words or len(_SPACE.findall(" ".join(words))) >= max(1, len(words)):
@@ -251,12 +272,13 @@ def _label_lists(
     rows = []
     known: set[str] = set()
     for index, cell in enumerate(table.column("label", column)):
+        cell = collection(cell, table.location(index))
         if not isinstance(cell, list | tuple):
             cell = _SPACE.split(table.text(index, "label", column, cell))
         if entities and any(type(label) is int for label in cell):
             raise InputError(
-                f"{table.location(index)}: {column!r} is no list of strings but of numbers, whose "
-                "names only their data set knows; write names, such as B-PER"
+                f"{table.location(index)}: {column!r} holds numbers instead of label names; write "
+                "names, such as B-PER"
             )
         labels = _texts(table, index, "label", column, cell)
         if len(labels) != len(words[index]):
@@ -296,7 +318,7 @@ def _label(location: str, label: str, entities: bool) -> str:
         return _word(location, label, "label")
     if not are_entities([label]):
         raise InputError(
-            f"{location}: the label {label!r} is neither O nor a prefix B, I, E, S, L or U with a "
-            "type, such as B-PER; correct it, or give --task tags for labels that are no entities"
+            f"{location}: the label {label!r} is neither O nor a prefix B, I, M, E, S, L or U with "
+            "a type, such as B-PER; correct it, or give --task tags for labels that are no entities"
         )
     return label

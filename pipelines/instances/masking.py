@@ -81,7 +81,8 @@ def mask_tokens(
     positions = tf.where(valid, positions, 0)
     labels = tf.where(valid, tf.gather(token_ids, positions, batch_dims=1), 0)
 
-    shape, pieces = tf.shape(positions), tokenizer.vocabulary_size
+    shape = tf.shape(positions)
+    pieces = tokenizer.vocabulary_size
     action = tf.random.stateless_uniform(shape, action_seed)
     random_tokens = tf.random.stateless_uniform(shape, word_seed, 0, pieces, dtype=tf.int32)
     replaced = tf.where(action < 1 - options.random_token_share, labels, random_tokens)
@@ -138,7 +139,7 @@ def _before(values: tf.Tensor) -> tf.Tensor:
 def _finer_where_none_fits(
     units: _Units, begins: tf.Tensor, maskable: tf.Tensor, wanted: tf.Tensor
 ) -> _Units:
-    """`units`, or those of `begins` in rows whose units all exceed `wanted`, int32 [B]."""
+    """`units`, or `begins` in rows whose units all exceed `wanted`, int32 [B]."""
     fits = tf.reduce_any(units.size <= wanted[:, None], axis=-1, keepdims=True)
     return tf.cond(  # most batches have no such row
         tf.reduce_all(fits),

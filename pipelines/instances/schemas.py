@@ -11,6 +11,7 @@ tokens, S instances and P predictions at most a row.
 
 import heapq
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 
@@ -80,26 +81,55 @@ def masked_features(length: int, predictions: int) -> dict[str, tf.io.FixedLenFe
     return {**ints, "masked_lm_weights": weights}
 
 
+# In an error, the feature of a record and what it holds.
+OUT_OF_RANGE = re.compile(r"has \w+ (?:not from 0 to \d+|outside the vocabulary|of no token)")
 # Model Garden's names in place of the original's, if it was asked for its newer ones.
 NEWER_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 
 
 def parse_masked(
-    records: tf.Tensor, options: PretrainingDataOptions, names: Mapping[str, str]
+    records: tf.Tensor,
+    options: PretrainingDataOptions,
+    names: Mapping[str, str],
+    vocabulary_size: int = tf.int32.max,
 ) -> Parsed:
-    """Reads records of the masked form, string [batch]; `names` has other names of features."""
+    """Reads records of the masked form, string [batch]; `names` has other names of features.
+
+    Raises `tf.errors.InvalidArgumentError` with an `OUT_OF_RANGE` for a value that no instance has.
+    """
     assert options.max_predictions_per_seq is not None  # filled in by the options
     kinds = masked_features(options.max_seq_length, options.max_predictions_per_seq)
     renamed = {names.get(name, name): kind for name, kind in kinds.items()}
     parsed = tf.io.parse_example(records, renamed)
     features = {name: parsed[names.get(name, name)] for name in kinds}
-    weights = features.pop("masked_lm_weights")
-    ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
+    with tf.control_dependencies(_checks(features, vocabulary_size)):
+        weights = tf.identity(features.pop("masked_lm_weights"))
+        ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
     mask_names = ("input_ids", "masked_lm_positions", "masked_lm_ids")
     ids, positions, labels = (ints[name] for name in mask_names)
     masked = MaskedTokens(ids, positions, labels, weights)
     return packed, masked, ints["next_sentence_labels"][:, 0]
+
+
+def _checks(features: Tensors, vocabulary_size: int) -> list[tf.Operation]:
+    """Assertions that the values are in range: other programs may write any."""
+    mask = features["input_mask"]
+    positions = features["masked_lm_positions"]
+    length = mask.shape[1]
+    last = dict.fromkeys(features, 1) | {"masked_lm_positions": length - 1}
+    said = {name: f"{name} not from 0 to {largest}" for name, largest in last.items()}
+    for name in ("input_ids", "masked_lm_ids"):
+        last[name] = vocabulary_size - 1
+        said[name] = f"{name} outside the vocabulary"
+    faults = {
+        said[name]: ~((x >= 0) & (x <= tf.cast(last[name], x.dtype)))
+        for name, x in features.items()
+    }
+    is_token = tf.gather(mask, tf.clip_by_value(positions, 0, length - 1), batch_dims=1) > 0
+    faults["masked_lm_positions of no token"] = (features["masked_lm_weights"] > 0) & ~is_token
+    faults["input_mask of no token"] = tf.reduce_all(mask == 0, -1)
+    return [tf.debugging.Assert(~tf.reduce_any(x), [f"has {name}"]) for name, x in faults.items()]
 
 
 def serialize_examples(features: Tensors, lengths: Tensors | None = None) -> tf.Tensor:
@@ -117,13 +147,15 @@ def serialize_examples(features: Tensors, lengths: Tensors | None = None) -> tf.
 
 def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor:
     if values.dtype == tf.string:
-        field, kind = "bytes_list", "BytesList"
+        kind = "Bytes"
     elif values.dtype.is_floating:
-        field, kind = "float_list", "FloatList"
+        kind = "Float"
     else:
-        field, kind, values = "int64_list", "Int64List", tf.cast(values, tf.int64)
+        kind = "Int64"
+        values = tf.cast(values, tf.int64)
     key = tf.fill([tf.shape(values)[0], 1], name)
-    value = _message("Feature", **{field: _message(kind, lengths, value=values)[:, None]})[:, None]
+    listed = _message(f"{kind}List", lengths, value=values)[:, None]
+    value = _message("Feature", **{f"{kind.lower()}_list": listed})[:, None]
     return _message("Features.FeatureEntry", key=key, value=value)
 
 
@@ -165,7 +197,9 @@ def _fill_rows(lengths: np.ndarray, options: PretrainingDataOptions) -> np.ndarr
             if not rows_by_room[room]:
                 rooms ^= 1 << room
         else:
-            room, row, free = options.max_seq_length, used, options.instances_per_row
+            room = options.max_seq_length
+            row = used
+            free = options.instances_per_row
             used += 1
         rows[index] = row
         if free > 1:
@@ -181,7 +215,8 @@ def serialize_rows(
     rows = fill_rows(lengths, options)
     order = tf.argsort(rows, stable=True)
     used = tf.reduce_max(tf.concat([rows, [-1]], 0)) + 1
-    records, rows = tf.gather(records, order), tf.gather(rows, order)
+    records = tf.gather(records, order)
+    rows = tf.gather(rows, order)
     in_rows = tf.RaggedTensor.from_value_rowids(records, rows, nrows=used)
     instances = tf.cast(in_rows.row_lengths(), tf.int32)
     serialized = serialize_examples({"instances": in_rows.to_tensor()}, {"instances": instances})
@@ -210,8 +245,10 @@ def lay_out_rows(
     `mask_positions` [R, P] and `first_positions` [R, S], places in the row. Labels, int32:
     `mlm_logits` [R, P], `nsp_logits` [R, S]. Weights, float32, likewise: 0 for slots without use.
     """
-    rows, length = tf.size(instances), options.max_seq_length
-    most, predictions = options.instances_per_row, row_predictions(options)
+    rows = tf.size(instances)
+    length = options.max_seq_length
+    most = options.instances_per_row
+    predictions = row_predictions(options)
     row = tf.repeat(tf.range(rows), instances)  # (N,)
     first = tf.cumsum(tf.cast(instances, tf.int32), exclusive=True)
     number = tf.range(tf.size(row)) - tf.gather(first, row)  # (N,), within the row

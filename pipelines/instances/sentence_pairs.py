@@ -1,7 +1,7 @@
 """Pairs sentences, or fills instances with them, a whole batch of documents at a time.
 
-The rules of pairs are those of `create_instances_from_document` and `truncate_seq_pair` in the
-original's `create_pretraining_data.py`; those of full sentences RoBERTa's (Liu et al. 2019, section
+Pairs follow the rules of `create_instances_from_document` and `truncate_seq_pair` in the
+original's `create_pretraining_data.py`; full sentences follow RoBERTa's (Liu et al. 2019, section
 4.2). The token ids of a batch are one flat vector, and an instance is a pair of ranges in it. The
 only loop is the walk: in each step, every document of the batch makes one instance.
 """
@@ -135,7 +135,8 @@ def sentence_pairs(
     taken again. In a batch of one document, pairs with a random next are dropped.
     """
     *target_seeds, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
-    starts, stream_end = sentences.starts, sentences.stream_end
+    starts = sentences.starts
+    stream_end = sentences.stream_end
     target = _target_lengths(sentences, max_seq_length - 3, short_seq_prob, target_seeds)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
@@ -220,7 +221,8 @@ def _random_next(
     """Sentences of another document, for each A at sentence `first`: one, or more for `tokens`."""
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     a_document = tf.gather(sentences.document, first)
-    others, shape = tf.size(sentences.document_first) - 2, tf.shape(first)
+    others = tf.size(sentences.document_first) - 2
+    shape = tf.shape(first)
     number = tf.maximum(others, 1)
     document = tf.random.stateless_uniform(shape, document_seed, 0, number, dtype=tf.int32)
     document = tf.where(document >= a_document, document + 1, document)
@@ -302,7 +304,8 @@ def _join_passages(
     first = tf.boolean_mask(sentences.stream_first, new_passage)
     end = tf.boolean_mask(passage_end, new_passage)
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)
-    first, end = tf.gather(first, order), tf.gather(end, order)
+    first = tf.gather(first, order)
+    end = tf.gather(end, order)
 
     # One more token per passage, for the [SEP].
     tokens = tf.ragged.range(tf.gather(starts, first), tf.gather(starts, end) + 1)
@@ -332,7 +335,8 @@ def truncate_pairs(pairs: SentencePairs, packer: Packer, seed: tf.Tensor) -> Sen
     at_front = tf.random.stateless_binomial(
         tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32
     )
-    a_start, b_start = pairs.a_start + at_front[0], pairs.b_start + at_front[1]
+    a_start = pairs.a_start + at_front[0]
+    b_start = pairs.b_start + at_front[1]
     return SentencePairs(a_start, a_length, b_start, b_length, pairs.is_random_next)
 
 

@@ -34,7 +34,8 @@ class BlockCache:
     """
 
     def __init__(self, folder: Path, most_bytes: int):
-        self._folder, self._most = folder, most_bytes
+        self._folder = folder
+        self._most = most_bytes
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder.parent, waits=True):  # else the new folder is free for a moment
@@ -77,7 +78,7 @@ class BlockCache:
             if len(content) != sizes[number] or not are_records(content):
                 raise InputError(
                     f"{urls[number]}: bytes {offsets[number]} to {offsets[number] + sizes[number]} "
-                    "are not the records that were there: restore the shard, or make it again"
+                    "have changed since the run began: restore the shard, or make it again"
                 )
             paths[number].write_bytes(content)
             with contextlib.suppress(FileExistsError):  # another source was first
@@ -87,7 +88,8 @@ class BlockCache:
             if len(self._loads) > _KEPT_LOADS:
                 shutil.rmtree(self._loads.popleft())
             added = sum(map(len, contents))
-            self._bytes, self._added = self._bytes + added, self._added + added
+            self._bytes += added
+            self._added += added
             # Others add blocks, too: count again after a part of the bound.
             if self._bytes > self._most or self._added > self._most * _CLEARED_SHARE:
                 self._make_room()
@@ -107,7 +109,8 @@ def block_fetcher(shards: ShardFolder) -> Fetcher | None:
     written = shards.manifest.shards[shards.split]
 
     def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
-        urls, hashes = [shards.files[n] for n in file], [written[n].sha256 for n in file]
+        urls = [shards.files[n] for n in file]
+        hashes = [written[n].sha256 for n in file]
         try:
             return np.array(cache.fetch(urls, hashes, offset, size), object)
         except (InputError, OSError) as error:  # which TensorFlow raises as an error of its own

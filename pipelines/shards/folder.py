@@ -36,6 +36,7 @@ class ShardFolder:
     names: dict[str, str] = field(default_factory=dict)  # other names of features
     left_out: dict[str, int] = field(default_factory=dict)  # path -> records in damaged blocks
     failures: list[Exception] = field(default_factory=list, repr=False)  # of reads from a store
+    vocabulary_size: int = tf.int32.max  # all ids are lower
 
     def __post_init__(self) -> None:
         self.options: PretrainingDataOptions = self.manifest.data_options
@@ -66,7 +67,7 @@ class ShardFolder:
         """Reads instances, string [n], in either form."""
         if self.options.masking == "dynamic":
             return schemas.parse_compact(records, self.options, pad_token_id)
-        return schemas.parse_masked(records, self.options, self.names)
+        return schemas.parse_masked(records, self.options, self.names, self.vocabulary_size)
 
 
 def open_shards(
@@ -99,7 +100,7 @@ def open_shards(
     shards = ShardFolder(folder, split, manifest, blocks, names)
     suspects = manifests.altered(folder, written) if skip_corrupt else ()
     for block in (block for file in suspects for block in blocks.of_file(file)):
-        if not blocks.is_sound(block, shards.parse):
+        if blocks.fault(block, shards.parse) is not None:
             path = shards.files[blocks.file[block]]
             shards.left_out[path] = shards.left_out.get(path, 0) + int(blocks.records[block])
             blocks.records[block] = 0
@@ -193,9 +194,10 @@ def _name_corrupt_record(shards: ShardFolder) -> None:
     again = open_shards(shards.directory, shards.split)  # raises for missing or truncated shards
     if again is None:
         return
+    again.vocabulary_size = shards.vocabulary_size
     suspects = list(manifests.altered(again.directory, again.manifest.shards[again.split]))
     for file in suspects:
-        if (number := again.blocks.first_damaged(file, again.parse)) is not None:
-            raise corrupt_record(again.files[file], number)
+        if (damaged := again.blocks.first_damaged(file, again.parse)) is not None:
+            raise corrupt_record(again.files[file], *damaged)
     if suspects and not again.manifest.is_foreign:
         manifests.verify(again.directory)  # every record is readable, but some shard was changed

@@ -10,7 +10,7 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances import schemas
 from bert_tf.pipelines.shards.manifest import FILE_NAME, Manifest, corrupt_record
-from bert_tf.pipelines.shards.record_blocks import RecordBlocks, scan
+from bert_tf.pipelines.shards.record_blocks import DAMAGED, RecordBlocks, scan
 
 # Names of other programs' TFRecord files, and endings of what others put beside them.
 _RECORDS = re.compile(r"^[^.].*(\.tf_?record|(?<!\.data)-\d+-of-\d+$)")
@@ -40,7 +40,7 @@ def foreign_manifest(folder: Path, *, skip_corrupt: bool) -> tuple[Manifest, dic
     blocks = RecordBlocks.of_shards(folder, shards)
     _check_files(blocks, skip_corrupt)
     options, names = _options(folder, blocks)
-    length, instances = options.max_seq_length, sum(shard.instances for shard in shards)
+    instances = sum(shard.instances for shard in shards)
     manifest = Manifest(
         options=options.data_settings(),
         vocabulary={"hash": None, "settings": {}},
@@ -49,7 +49,7 @@ def foreign_manifest(folder: Path, *, skip_corrupt: bool) -> tuple[Manifest, dic
         sentences=0,
         irregularities={},
         shards={"train": shards},
-        statistics={"train": {"instances": instances, "length_mean": length}},
+        statistics={"train": {"instances": instances, "length_mean": options.max_seq_length}},
         bert_tf_version="",
     )
     return manifest, names
@@ -63,15 +63,15 @@ def _check_files(blocks: RecordBlocks, skip_corrupt: bool) -> None:
         with Path(path).open("rb") as opened:
             magic = opened.read(2)
         is_packed = magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
-        if is_packed and not blocks.is_sound(file_blocks[0], tf.identity, 1):
+        if is_packed and blocks.fault(file_blocks[0], tf.identity, 1) is not None:
             kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
             raise InputError(
                 f"{path}: is {kind}-compressed, which prevents reading from any record: "
                 "decompress it"
             )
         # A damaged length leads astray: the last block is then unsound, too.
-        if not skip_corrupt and not blocks.is_sound(file_blocks[-1], tf.identity):
-            raise corrupt_record(path, blocks.first_damaged(file, tf.identity) or 0)
+        if not skip_corrupt and blocks.fault(file_blocks[-1], tf.identity) is not None:
+            raise corrupt_record(path, *(blocks.first_damaged(file, tf.identity) or (0, DAMAGED)))
 
 
 def _options(folder: Path, blocks: RecordBlocks) -> tuple[PretrainingDataOptions, dict[str, str]]:

@@ -27,10 +27,12 @@ from bert_tf.files.lock import locked
 from bert_tf.files.storage import Folder, sha256
 from bert_tf.pipelines.corpus.documents import DocumentPlan
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.instances.records import InstanceCounts
+from bert_tf.pipelines.instances.record_batches import InstanceCounts
 from bert_tf.pipelines.shards.manifest import JOURNAL, SHARD_NAMES, Shard
 
-_PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
+_PLAN = "plan.json"
+_DOCUMENTS = "documents.json"
+_LOCK = "lock"
 _ENTRY = re.compile(r"(\d+)-(\d+)(?:-last)?\.json")
 TOKENIZER = "tokenizer"  # subfolder, for workers
 _SKIPPING = ("skip_unreadable", "skip_bad_lines")
@@ -111,7 +113,8 @@ class Journal:
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:
             index, shard = indexed
-            folder, name = self.folders[index], shard.file
+            folder = self.folders[index]
+            name = shard.file
             is_same_size = shard.bytes == (sizes[index].get(name) or folder.size(name))
             return is_same_size and (not checksums or sha256(f"{folder}/{name}") == shard.sha256)
 
@@ -162,7 +165,8 @@ class Journal:
         units of their own by the same plan, and remove nothing.
         """
         with self._locked(is_shared):
-            old, begun = self.plan, self.entries()
+            old = self.plan
+            begun = self.entries()
             if old is not None and old != plan:
                 last = 2**62 if is_shared else max(begun, default=-1)
                 if difference := _difference(old, plan, sources, last):

@@ -28,7 +28,6 @@ FORMAT = 3
 SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
 FRAME_BYTES = 12 + 4  # before and after the data of a record
-_READABLE = (2, FORMAT)
 _MUCH_UNKNOWN = 0.02  # share of [UNK]; vocabularies leave less than 0.1% of their language
 Progress = Callable[[int, int], None]  # receives the shards done, and all
 
@@ -46,10 +45,8 @@ class Shard:
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "Shard":
-        """Reads a shard of a journal or a manifest; format 2 has its blocks' offsets there."""
+        """Reads a shard of a journal or, without its blocks, of a manifest."""
         sizes = content.pop("block_bytes", ())
-        if (offsets := content.pop("block_offsets", None)) is not None:
-            sizes = np.diff(np.array(offsets, np.int64), append=content["bytes"]).tolist()
         return cls(**content, block_bytes=array("I", sizes))
 
     @classmethod
@@ -68,7 +65,7 @@ class Manifest:
     sentences: int
     irregularities: dict[str, int]  # counts of repaired faults of the text, by name
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
-    statistics: dict[str, dict[str, Any]]  # by split, see `bert_tf.pipelines.instances.records`
+    statistics: dict[str, dict[str, Any]]  # by split, see `instances.record_batches.summarize`
     bert_tf_version: str  # version that wrote the shards; "" for another program
     format: int = FORMAT  # version of this layout
 
@@ -78,8 +75,8 @@ class Manifest:
 
     @property
     def data_options(self) -> PretrainingDataOptions:
-        """`options`, with what older shards were made with for those that they lack."""
-        return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
+        """The settings of the instances."""
+        return PretrainingDataOptions(**self.options)
 
     @property
     def is_foreign(self) -> bool:
@@ -88,7 +85,7 @@ class Manifest:
 
     @property
     def unknown_tokens(self) -> str | None:
-        """A warning if many tokens are [UNK]; older manifests do not say."""
+        """A warning if many tokens are [UNK]; shards of other programs do not say."""
         share = self.statistics["train"].get("unknown_token_share", 0.0)
         if share < _MUCH_UNKNOWN:
             return None
@@ -122,14 +119,13 @@ class Manifest:
             raise InputError(f"{path}: no manifest: give a folder of shards, or {remake}")
         try:
             content = json.loads(packed)
-            if content["format"] not in _READABLE:
+            if content["format"] != FORMAT:
                 raise InputError(
                     f"{path}: format {content['format']}, but this version reads {FORMAT}: {remake}"
                 )
             content["shards"] = Shard.of_splits(content["shards"])
             manifest = cls(**content)
-            if manifest.format == FORMAT:
-                manifest._read_blocks(folder)
+            manifest._read_blocks(folder)
             return manifest
         except InputError:
             raise
@@ -140,7 +136,8 @@ class Manifest:
         packed = folder.read(BLOCKS_NAME)
         if packed is None:
             raise ValueError(f"{BLOCKS_NAME} is missing")
-        blocks, begin = np.load(io.BytesIO(packed)), 0
+        blocks = np.load(io.BytesIO(packed))
+        begin = 0
         for shard in self.all_shards():
             end = begin + -(-shard.instances // BLOCK_RECORDS)
             shard.block_bytes = array("I", blocks[begin:end].tobytes())
@@ -157,7 +154,8 @@ def check_sizes(directory: StrPath, shards: list[Shard], *, may_differ: bool = F
     folder = open_folder(directory)
     sizes = folder.sizes()
     for shard in shards:
-        path, size = f"{folder}/{shard.file}", sizes.get(shard.file) or folder.size(shard.file)
+        path = f"{folder}/{shard.file}"
+        size = sizes.get(shard.file) or folder.size(shard.file)
         if size is None:
             raise InputError(f"{path}: the shard is missing: {_CURE}")
         if size != shard.bytes and not may_differ:
@@ -165,10 +163,10 @@ def check_sizes(directory: StrPath, shards: list[Shard], *, may_differ: bool = F
             raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {_CURE}")
 
 
-def corrupt_record(path: str, index: int) -> InputError:
+def corrupt_record(path: str, index: int, fault: str) -> InputError:
     return InputError(
-        f"{path}: record {index + 1} is damaged, truncated or no instance: copy the shard again, "
-        "make it again, or skip such records with --skip_corrupt"
+        f"{path}: record {index + 1} {fault}: copy the shard again, make it again, or skip such "
+        "records with --skip_corrupt"
     )
 
 

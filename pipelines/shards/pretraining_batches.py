@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import StrPath
+from bert_tf.files.storage import is_remote
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.datasets import dataset_options
 from bert_tf.pipelines.instances.masking import mask_tokens, unmask
@@ -39,8 +40,8 @@ _SAMPLE_SEED = 12345  # of held-out instances, so that runs with other seeds com
 class Share(NamedTuple):
     """A worker's share, every `num_workers`th block, with batches and epochs of its own."""
 
-    worker: int = 0  # from 0 on
-    num_workers: int = 1
+    worker: int  # from 0 on
+    num_workers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,11 @@ class Masking:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-_WHOLE, _AS_MADE = Share(), Masking()
+_WHOLE = Share(0, 1)
+_AS_MADE = Masking()
+MakeExamples = Callable[[Any], tuple[Any, Any, Any]]
+Masks = tuple[PretrainingDataOptions, BertTokenizer | None]  # see `_masks`
+Source = tuple[RecordBlocks, Fetcher | None]
 
 
 def pretraining_batches(
@@ -74,7 +79,7 @@ def pretraining_batches(
     share: Share = _WHOLE,
     tokenizer: BertTokenizer | None = None,
     masking: Masking = _AS_MADE,
-    make_examples: Callable[[Any], tuple[Any, Any, Any]] | None = None,
+    make_examples: MakeExamples | None = None,
     data_service: str | None = None,
     mixed: Sequence[tuple[ShardFolder, float]] = (),
 ) -> tf.data.Dataset | None:
@@ -95,8 +100,8 @@ def pretraining_batches(
         make_examples: function from inputs of unmasked text to inputs, labels and weights; None for
             masked words.
         data_service: address of a tf.data service that makes the batches.
-        mixed: further shards that are read without end, and their shares of the records; those of
-            `shard_directory` are the rest. Masks are drawn by its settings.
+        mixed: further shards that are read without end, and their shares of the records;
+            `shard_directory` supplies the rest, and the settings of the masks.
 
     Returns:
         A dataset of (inputs, labels, sample weights), of L tokens and P predictions: inputs
@@ -113,23 +118,49 @@ def pretraining_batches(
     shards = source if isinstance(source, ShardFolder) else open_shards(source, split)
     if shards is None:
         return None
-    worker, num_workers = share
-    if not 0 <= worker < num_workers:
-        raise InputError(
-            f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
-        )
-    blocks = _blocks_of(shards, share)
-    instances = int(blocks.records.sum())
+    sources = [
+        (_blocks_of(opened, share), block_fetcher(opened))
+        for opened in (shards, *(other for other, _ in mixed))
+    ]
+    instances = int(sources[0][0].records.sum())
     if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
             f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
             f"{batch_size}: lower the batch size, or make more shards"
         )
-    mask_options, mask_tokenizer = _masks(shards, tokenizer, masking.changed)
-    pad_token_id = mask_tokenizer.pad_token_id if mask_tokenizer else 0
+    masks = _masks(shards, tokenizer, masking.changed)
     # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
-        order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
+        seeds = tf.random.split(tf.constant([seed, share.worker], tf.int64))
+        order_seed, mask_seed = tf.unstack(seeds)
+    first = start_step * batch_size  # record in the endless stream
+    if mixed:
+        assert repeat and shuffle
+        records = _mixed_records(sources, [part for _, part in mixed], order_seed, first)
+        batches = records.batch(batch_size, drop_remainder=True)
+    else:
+        records = _records(sources[0], order_seed if shuffle else None, first, repeat)
+        batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
+    model_inputs = _model_inputs(shards, masks, mask_seed, make_examples)
+    batches = batches.map(model_inputs, num_parallel_calls=available_cores())
+    full, rest = divmod(max(0, instances - first), batch_size)
+    count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
+    if data_service is not None:
+        batches = _from_data_service(batches, shards, data_service)
+    if repeat or data_service is None:  # each worker of a service ends with a batch of its own
+        batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    options = dataset_options()
+    if share.num_workers > 1:  # this is a worker's share already
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.prefetch(2).with_options(options)
+
+
+def _model_inputs(
+    shards: ShardFolder, masks: Masks, mask_seed: tf.Tensor, make_examples: MakeExamples | None
+) -> Callable[[tf.Tensor, tf.Tensor], tuple[dict, dict, dict]]:
+    """The function from a batch of records and their places to inputs, labels and weights."""
+    options, tokenizer = masks
+    pad_token_id = tokenizer.pad_token_id if tokenizer else 0
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
@@ -138,14 +169,13 @@ def pretraining_batches(
         packed, masked, is_random_next = shards.parse_instances(instances, pad_token_id)
         if make_examples is not None:
             masked = unmask(masked)
-        elif mask_tokenizer is not None:
+        elif tokenizer is not None:
             # No other batch begins at the same place.
             seed = tf.random.fold_in(mask_seed, places[0])
-            token_ids, padding_mask = packed.token_ids, packed.padding_mask
-            masked = mask_tokens(token_ids, padding_mask, mask_tokenizer, mask_options, seed)
+            masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, seed)
         if rows is not None:
             inputs, labels, weights = lay_out_rows(
-                rows.row_lengths(), packed, masked, is_random_next, mask_options
+                rows.row_lengths(), packed, masked, is_random_next, options
             )
         else:
             inputs = {
@@ -163,34 +193,7 @@ def pretraining_batches(
             weights["nsp_logits"] = tf.zeros_like(weights["nsp_logits"])
         return inputs, labels, weights
 
-    first = start_step * batch_size  # record in the endless stream
-    fetch = block_fetcher(shards)
-    if fetch is not None and data_service is not None:
-        raise InputError(
-            f"{shards.directory}: a tf.data service reads from file systems only: copy the "
-            "shards to one, or remove --data_service"
-        )
-    if mixed:
-        assert repeat and shuffle
-        sources = [(blocks, fetch)]
-        sources += [(_blocks_of(other, share), block_fetcher(other)) for other, _ in mixed]
-        records = _mixed_records(sources, [part for _, part in mixed], order_seed, first)
-        batches = records.batch(batch_size, drop_remainder=True)
-    else:
-        order = order_seed if shuffle else None
-        records = _records((blocks, fetch), order, first=first, repeat=repeat)
-        batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
-    batches = batches.map(model_inputs, num_parallel_calls=available_cores())
-    full, rest = divmod(max(0, instances - first), batch_size)
-    count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
-    if data_service is not None:
-        batches = _from_data_service(batches.with_options(dataset_options()), data_service)
-    if repeat or data_service is None:  # each worker of a service ends with a batch of its own
-        batches = batches.apply(tf.data.experimental.assert_cardinality(count))
-    options = dataset_options()
-    if num_workers > 1:  # this is a worker's share already
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return batches.prefetch(2).with_options(options)
+    return model_inputs
 
 
 def check_token_ids(
@@ -207,11 +210,16 @@ def check_token_ids(
 
 def _blocks_of(shards: ShardFolder, share: Share) -> RecordBlocks:
     """A worker's blocks; refuses too few."""
-    blocks = shards.blocks.dealt(*share)
+    worker, num_workers = share
+    if not 0 <= worker < num_workers:
+        raise InputError(
+            f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
+        )
+    blocks = shards.blocks.dealt(worker, num_workers)
     if not len(blocks.records):
         raise InputError(
             f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
-            f"are too few for {share.num_workers} workers: use fewer workers, or make more shards "
+            f"are too few for {num_workers} workers: use fewer workers, or make more shards "
             "(a higher dupe_factor, more text)"
         )
     return blocks
@@ -227,9 +235,7 @@ def held_out_batches(
     return None if batches is None else batches.take(count)
 
 
-def _masks(
-    shards: ShardFolder, tokenizer: BertTokenizer | None, changed: dict[str, Any]
-) -> tuple[PretrainingDataOptions, BertTokenizer | None]:
+def _masks(shards: ShardFolder, tokenizer: BertTokenizer | None, changed: dict[str, Any]) -> Masks:
     """Options of the masks; the tokenizer to draw them with, None if the shards hold them."""
     is_static = shards.options.masking == "static"
     if is_static and changed:
@@ -240,7 +246,8 @@ def _masks(
     if tokenizer is None and not is_static:
         tokenizer = tokenizer_of_shards(shards.directory)
     if tokenizer is not None:
-        theirs, ours = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
+        theirs = shards.manifest.vocabulary["hash"]
+        ours = tokenizer.vocabulary_hash
         if theirs not in (None, ours):
             raise InputError(
                 f"{shards.directory}: the shards were made with another vocabulary "
@@ -252,11 +259,18 @@ def _masks(
     return replace(shards.options, **changed), None if is_static else tokenizer
 
 
-def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
+def _from_data_service(
+    batches: tf.data.Dataset, shards: ShardFolder, address: str
+) -> tf.data.Dataset:
     """Makes the batches on the workers of a tf.data service, `grpc://host:port`.
 
     One worker keeps their order; several yield batches of their own windows as they are ready.
     """
+    if is_remote(str(shards.directory)):
+        raise InputError(
+            f"{shards.directory}: a tf.data service reads from file systems only: copy the "
+            "shards to one, or remove --data_service"
+        )
     match = re.fullmatch(r"grpc://(\[?[^/\s]+?\]?):(\d+)", address)
     if not match:
         raise InputError(
@@ -271,10 +285,8 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
             "(see docs/reading-shards.md), or remove --data_service"
         ) from error
     service = tf.data.experimental.service
-    return batches.apply(service.distribute(service.ShardingPolicy.DYNAMIC, address))
-
-
-Source = tuple[RecordBlocks, Fetcher | None]
+    distribute = service.distribute(service.ShardingPolicy.DYNAMIC, address)
+    return batches.with_options(dataset_options()).apply(distribute)
 
 
 def _mixed_records(
@@ -282,8 +294,8 @@ def _mixed_records(
 ) -> tf.data.Dataset:
     """Records of several sources, string [], after the `first`, and their places, int64 [].
 
-    Each `MIXED` records hold exactly as many of a source as its share says (`shares` lacks that of
-    the first), in a random order that is a function of the seed and of the place.
+    Each `MIXED` records hold exactly as many of a source as its share says, in a random order that
+    is a function of the seed and of the place. `shares` begins with the second source.
     """
     others = [round(share * MIXED) for share in shares]
     counts = np.array([MIXED - sum(others), *others], np.int64)
@@ -315,54 +327,73 @@ def _mixed_records(
 def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -> tf.data.Dataset:
     """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 
-    Without a seed, int64 [2], the blocks keep the order of the files. `fetch` makes local files of
-    remote blocks.
+    Without a seed, int64 [2], the blocks keep the order of the files.
     """
-    blocks, fetch = source
-    count = len(blocks.records)
-    has_records = blocks.records > 0
-    is_shuffled_whole = count <= MOST_SHUFFLED
-    in_windows = int(has_records.sum()) if is_shuffled_whole else count
-    windows = -(-in_windows // WINDOW_BLOCKS)
-    files = tf.constant([file if fetch else str(Path(file).absolute()) for file in blocks.files])
-    columns = [tf.constant(values) for values in blocks[1:]]  # (B,) each
+    windows = _Windows(source, seed, first)
+    last = tf.int64.max if repeat else windows.in_epoch
+    numbers = tf.data.Dataset.range(windows.first, last)
+    return numbers.map(windows.load, num_parallel_calls=LOADS_AT_ONCE)
 
-    def block_order(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+
+class _Windows:
+    """The windows of an endless stream of records, by their numbers in it."""
+
+    def __init__(self, source: Source, seed: tf.Tensor | None, first_record: int):
+        blocks, self._fetch = source  # local files of remote blocks
+        files = blocks.files if self._fetch else [str(Path(x).absolute()) for x in blocks.files]
+        self._files = tf.constant(files)
+        self._columns = [tf.constant(values) for values in blocks[1:]]  # (B,) each
+        self._seed = seed
+        self._blocks = len(blocks.records)
+        self._has_records = blocks.records > 0
+        self._is_shuffled_whole = self._blocks <= MOST_SHUFFLED
+        self._used_blocks = self._blocks
+        if self._is_shuffled_whole:
+            self._used_blocks = int(self._has_records.sum())
+        self.in_epoch = -(-self._used_blocks // WINDOW_BLOCKS)
+
+        epoch, passed = divmod(first_record, int(blocks.records.sum()))
+        with tf.device("CPU"):
+            whole = (tf.constant(number, tf.int64) for number in (epoch, 0, self._used_blocks))
+            order = self._block_order(*whole).numpy()
+        ends = np.cumsum(blocks.records[order])[self._begin(np.arange(1, self.in_epoch + 1)) - 1]
+        window = int(np.searchsorted(ends, passed, side="right"))
+        self.first = epoch * self.in_epoch + window
+        self._passed = passed - (int(ends[window - 1]) if window else 0)  # records of the first
+
+    def _begin(self, window: Any) -> Any:
+        """The place of a window's first block in the order of an epoch."""
+        return window * self._used_blocks // self.in_epoch
+
+    def _block_order(self, epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """The blocks at places `begin` to `end` of the order of an epoch."""
-        if seed is None and (has_records.all() or not is_shuffled_whole):
+        if self._seed is None and (self._has_records.all() or not self._is_shuffled_whole):
             return tf.range(begin, end)
-        if not is_shuffled_whole:
-            epoch_seed = tf.random.fold_in(seed, epoch)
-            return tf.random.experimental.index_shuffle(tf.range(begin, end), epoch_seed, count - 1)
-        order = tf.range(count, dtype=tf.int64)
-        if seed is not None:
-            order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
-        if not has_records.all():  # empty blocks do not change the order of the others
-            order = tf.boolean_mask(order, tf.gather(tf.constant(has_records), order))
+        if not self._is_shuffled_whole:
+            seed = tf.random.fold_in(self._seed, epoch)
+            return tf.random.experimental.index_shuffle(
+                tf.range(begin, end), seed, self._blocks - 1
+            )
+        order = tf.range(self._blocks, dtype=tf.int64)
+        if self._seed is not None:
+            seed = tf.random.fold_in(self._seed, epoch)
+            order = tf.random.experimental.stateless_shuffle(order, seed)
+        if not self._has_records.all():  # empty blocks do not change the order of the others
+            order = tf.boolean_mask(order, tf.gather(tf.constant(self._has_records), order))
         return order[begin:end]
 
-    def bounds(window: tf.Tensor) -> tf.Tensor:
-        return window * in_windows // windows
-
-    first_epoch, passed = divmod(first, int(blocks.records.sum()))
-    with tf.device("CPU"):
-        whole = (tf.constant(number, tf.int64) for number in (first_epoch, 0, in_windows))
-        order = block_order(*whole).numpy()
-    ends = np.cumsum(blocks.records[order])[bounds(np.arange(1, windows + 1)) - 1]
-    del order
-    first_window = int(np.searchsorted(ends, passed, side="right"))
-    passed -= int(ends[first_window - 1]) if first_window else 0
-    first_window += first_epoch * windows
-
     @tf.autograph.experimental.do_not_convert
-    def load(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        epoch, window = number // windows, number % windows
-        order = block_order(epoch, bounds(window), bounds(window + 1))
-        file, offset, size, counts = (tf.gather(values, order) for values in columns)
-        path = tf.gather(files, file)
-        if fetch is not None:
-            path = tf.numpy_function(fetch, [file, offset, size], tf.string)
-            path, offset = tf.ensure_shape(path, [None]), tf.zeros_like(offset)
+    def load(self, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The records of a window, string [n], and their places, int64 [n]."""
+        epoch = number // self.in_epoch
+        window = number % self.in_epoch
+        order = self._block_order(epoch, self._begin(window), self._begin(window + 1))
+        file, offset, size, counts = (tf.gather(values, order) for values in self._columns)
+        path = tf.gather(self._files, file)
+        if self._fetch is not None:
+            path = tf.numpy_function(self._fetch, [file, offset, size], tf.string)
+            path = tf.ensure_shape(path, [None])
+            offset = tf.zeros_like(offset)
         to_read = tf.data.Dataset.from_tensor_slices((path, offset, size, counts))
         records = tf.reduce_sum(counts)
         read = to_read.flat_map(RecordBlocks.run).batch(tf.maximum(records, 1))
@@ -370,11 +401,9 @@ def _records(source: Source, seed: tf.Tensor | None, first: int, repeat: bool) -
         none = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
         loaded = read.concatenate(none).take(1).get_single_element()
         index = tf.range(records)
-        if seed is not None:
-            window_seed = tf.random.fold_in(tf.random.fold_in(seed, epoch), window)
-            index = tf.random.experimental.stateless_shuffle(index, window_seed)
-        index = index[tf.where(number == first_window, tf.constant(passed, tf.int64), 0) :]
+        if self._seed is not None:
+            seed = tf.random.fold_in(tf.random.fold_in(self._seed, epoch), window)
+            index = tf.random.experimental.stateless_shuffle(index, seed)
+        passed = tf.where(number == self.first, tf.constant(self._passed, tf.int64), 0)
+        index = index[passed:]
         return tf.gather(loaded, index), number * 2**32 + index
-
-    last = tf.int64.max if repeat else windows
-    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=LOADS_AT_ONCE)

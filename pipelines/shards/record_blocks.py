@@ -18,10 +18,12 @@ import tensorflow as tf
 
 from bert_tf.files.atomic import StrPath
 from bert_tf.files.storage import fetch_ranges, is_remote
+from bert_tf.pipelines.instances.schemas import OUT_OF_RANGE
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+DAMAGED = "is damaged, truncated or no instance"
 Parse = Callable[[tf.Tensor], object]
 
 
@@ -56,13 +58,16 @@ class RecordBlocks(NamedTuple):
 
     def read(self, block: int, records: int) -> tf.Tensor:
         """String, the first `records` of a block, or fewer if the file ends before."""
-        file, offset, size = self.files[self.file[block]], self.offset[block], self.size[block]
+        file = self.files[self.file[block]]
+        offset = self.offset[block]
+        size = self.size[block]
         with contextlib.ExitStack() as stack:
             if is_remote(file):
                 local = stack.enter_context(tempfile.NamedTemporaryFile())
                 local.write(fetch_ranges([file], [int(offset)], [int(offset + size)])[0])
                 local.flush()
-                file, offset = local.name, np.int64(0)
+                file = local.name
+                offset = np.int64(0)
             run = self.run(tf.constant(file), offset, size, records)
             return run.batch(records).get_single_element()
 
@@ -76,24 +81,26 @@ class RecordBlocks(NamedTuple):
         run = tf.raw_ops.TFRecordDatasetV2(compression_type="", buffer_size=size, **source)
         return tf.data.experimental.from_variant(run, tf.TensorSpec([], tf.string)).take(records)
 
-    def is_sound(self, block: int, parse: Parse, records: int | None = None) -> bool:
-        """Whether the first `records` of a block, by default all, can be read and parsed."""
+    def fault(self, block: int, parse: Parse, records: int | None = None) -> str | None:
+        """Why the first `records` of a block, by default all, cannot be read and parsed."""
         records = int(self.records[block]) if records is None else records
         try:
             content = self.read(block, records)
             parse(content)
-        except (*PARSE_ERRORS, tf.errors.DataLossError):
-            return False
-        return len(content) == records
+        except (*PARSE_ERRORS, tf.errors.DataLossError) as error:
+            found = OUT_OF_RANGE.search(str(error))
+            return found[0] if found else DAMAGED
+        return None if len(content) == records else DAMAGED
 
-    def first_damaged(self, file: int, parse: Parse) -> int | None:
-        """Number of the first record of a file that cannot be read and parsed, if any."""
+    def first_damaged(self, file: int, parse: Parse) -> tuple[int, str] | None:
+        """Number of the first record of a file that cannot be read and parsed, and why."""
         before = 0
         for block in self.of_file(file):
             records = int(self.records[block])
-            if not self.is_sound(block, parse):
-                sound = (n for n in range(records) if not self.is_sound(block, parse, n + 1))
-                return before + next(sound)
+            if self.fault(block, parse) is not None:
+                for number in range(records):
+                    if (fault := self.fault(block, parse, number + 1)) is not None:
+                        return before + number, fault
             before += records
         return None
 
@@ -101,7 +108,8 @@ class RecordBlocks(NamedTuple):
 def scan(path: Path) -> Shard:
     """The blocks of a TFRecord file by the lengths of its records; the last may be damaged."""
     size = path.stat().st_size
-    offsets, position = array("q"), 0
+    offsets = array("q")
+    position = 0
     length = struct.Struct("<Q").unpack_from
     if size >= FRAME_BYTES:  # an empty file cannot be mapped
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:

@@ -18,7 +18,7 @@ from bert_tf.pipelines.corpus.documents import DocumentPlan, UnitReader
 from bert_tf.pipelines.corpus.formats import input_errors
 from bert_tf.pipelines.corpus.sources import Slice
 from bert_tf.pipelines.data_options import PretrainingDataOptions
-from bert_tf.pipelines.instances.records import RecordBatch, record_batches
+from bert_tf.pipelines.instances.record_batches import RecordBatch, record_batches
 from bert_tf.pipelines.shards.journal import FinishedGroup, Journal
 from bert_tf.pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
 from bert_tf.tokenization import BertTokenizer
@@ -43,8 +43,7 @@ class ShardsJob:
         """A folder on the disk that shards are written to first."""
         return tempfile.gettempdir() if is_remote(self.folder) else self.folder
 
-    @property
-    def journal(self) -> Journal:
+    def open_journal(self) -> Journal:
         lengths = [variant.max_seq_length for variant in self.options]
         return Journal(open_folder(self.folder), lengths)
 
@@ -75,7 +74,8 @@ def write_units(
     Raises InputError for text that cannot be used, OSError for a full disk.
     """
     _allow_open_files()
-    options, journal = job.options[0], job.journal
+    options = job.options[0]
+    journal = job.open_journal()
     batches = itertools.chain.from_iterable(
         UnitReader(x.number, x.slices, options, documents, job.group_bytes, x.finished)
         for x in units
@@ -105,7 +105,8 @@ class _OpenGroup(contextlib.ExitStack):
 
     def __init__(self, job: ShardsJob, journal: Journal, unit: int, number: int):
         super().__init__()
-        self._job, self._journal = job, journal
+        self._job = job
+        self._journal = journal
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
         self._made.shards = [{} for _ in job.options]
@@ -113,9 +114,11 @@ class _OpenGroup(contextlib.ExitStack):
 
     def write(self, records: RecordBatch) -> int:
         """Writes a round of a batch; returns its instances."""
-        batch, group = records.batch, self._made
+        batch = records.batch
+        group = self._made
         split = "held_out" if batch.held_out else "train"
-        group.ends_unit, group.bytes_read = batch.ends_unit, batch.bytes_read
+        group.ends_unit = batch.ends_unit
+        group.bytes_read = batch.bytes_read
         group.unreadable = batch.unreadable
         if records.round == 0:
             group.text.update(batch.counts)
@@ -132,10 +135,13 @@ class _OpenGroup(contextlib.ExitStack):
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts, group = self._job.parts, self._made
+        parts = self._job.parts
+        group = self._made
         if split == "held_out":
-            round_, parts = 0, 1
-        opened, folder = self._shards[index], self._journal.folders[index]
+            round_ = 0
+            parts = 1
+        opened = self._shards[index]
+        folder = self._journal.folders[index]
         keys = [(split, round_, part) for part in range(parts)]
         for key in keys:
             if key not in opened:
@@ -166,7 +172,8 @@ class _OpenShard:
         self._writer = tf.io.TFRecordWriter(str(self._path))
 
     def write(self, records: list[bytes]) -> None:
-        shard, write = self.made, self._writer.write
+        shard = self.made
+        write = self._writer.write
         for record in records:
             if shard.instances % BLOCK_RECORDS == 0:
                 shard.block_bytes.append(0)

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.startup import available_cores, import_tensorflow, keep_freed_memory, limit_threads
+from bert_tf.startup import available_cores, import_tensorflow, limit_threads
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def work(task: Task) -> int:
             f"a worker has bert-tf {__version__}, but the run has {version}: install the same "
             "version on all machines"
         )
-    keep_freed_memory()
     import_tensorflow()
     limit_threads(threads)
     from bert_tf.pipelines.shards.units import write_units
@@ -93,7 +92,8 @@ class ExecutorRunner:
     """
 
     def __init__(self, executor: Callable[[], AbstractContextManager[Executor]], retries: int = 2):
-        self._executor, self._retries = executor, retries
+        self._executor = executor
+        self._retries = retries
 
     def __call__(self, job: "ShardsJob", units: "Sequence[Unit]", report: "Report") -> None:
         waiting = {unit.number: unit for unit in units}
@@ -154,7 +154,8 @@ class _DaskExecutor(Executor):
     """Runs tasks on the workers of a dask.distributed cluster, which may go."""
 
     def __init__(self, client: "Client", address: str):
-        self._client, self._address = client, address
+        self._client = client
+        self._address = address
         self._executor = client.get_executor(pure=False)
         self._seen = time.monotonic()  # when there were workers
 

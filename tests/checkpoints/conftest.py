@@ -4,14 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from stored_models import CONFIG, PIECES, tensors_of
+from stored_models import CONFIG, PIECES, save_tensors, tensors_of
 
-from bert_tf import BertEncoder, BertTokenizer
+from bert_tf import BertClassifier, BertEncoder, BertPreTrainer, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.tensorflow_checkpoint import tf1_name
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.saving import save_model
-from bert_tf.models.task_models import BertClassifier
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = {
@@ -23,7 +19,6 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A model directory of each kind, every weight drawn at random."""
     root = tmp_path_factory.mktemp("models")
     draw = np.random.default_rng(1)
     for name, make in KINDS.items():
@@ -36,8 +31,6 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unpacked(made_once):
-    """The folder that an archive of tests/golden holds, unpacked once."""
-
     def unpack(path):
         with tarfile.open(GOLDEN / f"{path.name}.tar.xz") as archive:
             archive.extractall(path, filter="data")
@@ -76,12 +69,7 @@ def published(models, tmp_path):
             tensors |= dict.fromkeys((f"{name}/adam_m", f"{name}/adam_v"), np.ones(3, np.float32))
         tensors["global_step"] = np.array(1000, np.int64)
         change(tensors)
-        tf.raw_ops.SaveV2(
-            prefix=str(folder / prefix),
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=list(tensors.values()),
-        )
+        save_tensors(folder / prefix, tensors)
         values = {**CONFIG.to_dict(), "hidden_act": "gelu"}
         del values["model_type"], values["layer_norm_eps"]
         (folder / "bert_config.json").write_text(json.dumps(values))

@@ -17,7 +17,6 @@ import transformers
 
 
 def main(directory, inputs_path, out):
-    """Computes and saves."""
     inputs = {name: torch.from_numpy(value) for name, value in np.load(inputs_path).items()}
     (architecture,) = json.loads(Path(directory, "config.json").read_text())["architectures"]
     model, report = getattr(transformers, architecture).from_pretrained(

@@ -18,7 +18,6 @@ from official.nlp.tools import tf2_bert_encoder_checkpoint_converter as converte
 
 
 def main(folder, inputs, out):
-    """Computes and saves."""
     names = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
     inputs = {name: np.load(inputs)[name] for name in names}
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))

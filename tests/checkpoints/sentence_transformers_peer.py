@@ -14,7 +14,6 @@ from sentence_transformers import SentenceTransformer
 
 
 def main(directory, texts, saved, out):
-    """Computes and saves."""
     model = SentenceTransformer(directory, device="cpu")
     vectors = model.encode(json.loads(Path(texts).read_text()), batch_size=4)
     np.savez(out, vectors=vectors)

@@ -1,12 +1,12 @@
 """Small models on disk, and what their tests compare."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from cases import refused
+from command_line import finished
 from peer_programs import find_peer
 from safetensors.numpy import load_file, save_file
 from tiny import tiny_config
@@ -14,12 +14,10 @@ from tiny import tiny_config
 from bert_tf import BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.weight_names import distilbert_name, named_weights
-from bert_tf.errors import InputError
 
 MODEL_GARDEN = Path(__file__).parents[1] / "golden" / "model_garden"
-CONFIG = tiny_config(
-    19, "2x8x2", intermediate_size=12, max_position_embeddings=10, hidden_act="gelu_new"
-)
+SIZES = {"intermediate_size": 12, "max_position_embeddings": 10}
+CONFIG = tiny_config(19, "2x8x2", hidden_act="gelu_new", **SIZES)
 LARGER = tiny_config(41, "2x16x4", max_position_embeddings=24)  # for Hugging Face's numbers
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklm", "##a"]
 INPUTS = {
@@ -34,11 +32,17 @@ def tensors_of(directory):
 
 
 def save_directory(directory, config, tensors):
-    """A Hugging Face directory of canonical tensors."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {n if n.startswith("cls.") else f"bert.{n}": t for n, t in tensors.items()}
     save_file(named, directory / "model.safetensors", metadata={"format": "pt"})
     config.to_json(directory / "config.json")
+
+
+def save_tensors(prefix, tensors):
+    """Writes a checkpoint of TensorFlow 1."""
+    names, values = [*tensors], [*tensors.values()]
+    whole = {"tensor_names": names, "shape_and_slices": [""] * len(names), "tensors": values}
+    tf.raw_ops.SaveV2(prefix=str(prefix), **whole)
 
 
 def assert_same_tensors(ours, theirs, without="-"):
@@ -58,32 +62,20 @@ def set_config(directory, **values):
 
 
 def rewrite(directory, change):
-    """Changes the dict of the directory's tensors."""
     path = directory / "model.safetensors"
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def refused(call, *arguments, **options):
-    """The message, of one line, with which a call is refused."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
 def refusal_to_load(directory, model_class=BertEncoder, **options):
     """The message with which `load_model` refuses; it names the directory."""
-    message = refused(load_model, directory, model_class, **options)
-    assert str(directory) in message
-    return message
+    return refused(str(directory), load_model, directory, model_class, **options)
 
 
 def refusal(source, output, *arguments, **options):
     """The message with which `convert` refuses; nothing is written."""
-    message = refused(convert, source, output, *arguments, **options)
+    message = refused("", convert, source, output, *arguments, **options)
     assert not output.exists()
     assert not list(output.parent.glob(".*.tmp"))
     return message
@@ -92,20 +84,13 @@ def refusal(source, output, *arguments, **options):
 def read_outputs(path):
     """Golden arrays of Model Garden, and its inputs under our names."""
     arrays = np.load(path)
-    inputs = {
-        "token_ids": arrays["input_word_ids"],
-        "segment_ids": arrays["input_type_ids"],
-        "padding_mask": arrays["input_mask"],
-    }
-    return arrays, inputs
+    theirs = ("input_word_ids", "input_type_ids", "input_mask")
+    return arrays, {name: arrays[key] for name, key in zip(INPUTS, theirs, strict=True)}
 
 
 # Names of transformers -> ours: an output, or an index of the last axis of the one output.
-TRANSFORMERS_INPUTS = {
-    "input_ids": "token_ids",
-    "token_type_ids": "segment_ids",
-    "attention_mask": "padding_mask",
-}
+TRANSFORMERS_INPUTS = {"input_ids": "token_ids", "token_type_ids": "segment_ids"}
+TRANSFORMERS_INPUTS["attention_mask"] = "padding_mask"
 TRANSFORMERS_OUTPUTS = {
     "last_hidden_state": "sequence_output",
     "pooler_output": "pooled_output",
@@ -147,7 +132,6 @@ def assert_numbers_of_transformers(model, folder):
 
 
 def draw_weights(variables, scale):
-    """Normal draws, LayerNorm's scales around 1; of a generator whose draws never change."""
     draw = np.random.RandomState(1)
     for variable in variables:
         center = 1.0 if "gamma" in variable.path else 0.0
@@ -168,7 +152,5 @@ def named_gradients(model, tape, loss):
 
 def run_peer(library, script, *arguments):
     """Runs a script in the Python of another library; returns the arrays of its last argument."""
-    command = [str(part) for part in (find_peer(library), script, *arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    finished(find_peer(library), script, *arguments)
     return dict(np.load(arguments[-1]))

@@ -1,14 +1,11 @@
-"""Where a model lies, and in which format."""
-
 import shutil
 
-import pytest
-from stored_models import MODEL_GARDEN, refused
+from cases import refused
+from stored_models import MODEL_GARDEN
 
 from bert_tf import load_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.errors import InputError
 
 
 def test_where_a_checkpoint_may_lie(published, models, tmp_path):
@@ -18,25 +15,20 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
         location = locate(source)
         assert (location.format, location.folder, location.path) == ("tf1", inside, prefix)
     shutil.copytree(models / "encoder", inside.parent / "other")
-    message = refused(locate, inside.parent)
-    assert "several models" in message and str(inside) in message
+    assert str(inside) in refused("several models", locate, inside.parent)
 
 
 def test_what_is_no_model(tmp_path):
     for name in ("archive.zip", "model.keras"):
         (tmp_path / name).write_bytes(b"PK")
     (tmp_path / "empty").mkdir()
-    for name, message in (
-        ("archive.zip", "unpack"),
-        ("model.keras", "open it with keras.models.load_model"),
-        ("nowhere", "does not exist"),
-        ("empty", "holds no model"),
-    ):
-        assert message in refused(locate, tmp_path / name)
+    messages = {"archive.zip": "unpack", "model.keras": "open it with keras.models.load_model"}
+    messages |= {"nowhere": "does not exist", "empty": "contains no model"}
+    for name, message in messages.items():
+        refused(message, locate, tmp_path / name)
 
 
-def test_a_pickle_does_not_hide_a_checkpoint(published):
-    """As in folders that hold a model in each format, with PyTorch's config."""
+def test_a_pickle_or_a_second_checkpoint_in_a_folder(published):
     folder = published()
     shutil.copy(folder / "bert_config.json", folder / "config.json")
     (folder / "pytorch_model.bin").write_bytes(b"never read")
@@ -44,13 +36,9 @@ def test_a_pickle_does_not_hide_a_checkpoint(published):
     for file in folder.glob("*.ckpt*"):
         file.unlink()
     assert locate(folder).format == "hugging_face"  # whose reader names the pickle
-
-
-def test_several_checkpoints_in_a_folder(published):
     folder = published(prefix="model.ckpt-1000")
     published(prefix="model.ckpt-2000")
-    message = refused(locate, folder)
-    assert "model.ckpt-1000" in message and "model.ckpt-2000" in message
+    assert "model.ckpt-1000" in refused("model.ckpt-2000", locate, folder)
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2000"\n')
     assert locate(folder).path == folder / "model.ckpt-2000"
 
@@ -58,5 +46,4 @@ def test_several_checkpoints_in_a_folder(published):
 def test_other_formats_are_told_how_to_become_directories(models, out, published):
     convert(models / "encoder", out, "keras_hub")
     for directory in (out, published(), MODEL_GARDEN / "v2"):
-        with pytest.raises(InputError, match=f"bert-tf convert {directory}"):
-            load_model(directory)
+        refused(f"bert-tf convert {directory}", load_model, directory)

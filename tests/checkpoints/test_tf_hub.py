@@ -1,18 +1,15 @@
-"""SavedModels of TF Hub's BERT, made with Model Garden's own export."""
-
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from stored_models import assert_same_tensors, read_outputs, refusal, refused
+from cases import for_each, refused
+from stored_models import assert_same_tensors, read_outputs, refusal, save_tensors
 
-from bert_tf import BertEncoder, BertTokenizer, load_model
+from bert_tf import BertEncoder, BertMaskedLanguageModel, BertTokenizer, load_model
 from bert_tf.checkpoints.formats import locate
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.other_formats.model_garden_checkpoint import current_name
-from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertMaskedLanguageModel
 
 # Values of order 1 that float32 computed, of weights with a standard deviation of 0.4; ours are in
 # float64, without rounding of their own.
@@ -46,56 +43,42 @@ def test_the_numbers_of_tf_hub(saved, tmp_path):
     assert tokenizer.tokenize(["A b"]).to_list() == [[5, 6]]
 
 
-def test_versions_1_and_2_have_other_names(saved):
+def test_older_versions_and_the_casing_that_is_given(saved, tmp_path):
     newer, older = (read_model(saved / name)[1] for name in ("encoder", "version_1"))
     assert_same_tensors(older.tensors, newer.tensors, without="cls.")  # it had no head
     assert older.config == newer.config
     assert older.tokenizer.settings == newer.tokenizer.settings
-
-
-@pytest.mark.parametrize(
-    ("name", "current"),
-    [
-        ("keras_layer/bert_model/word_embeddings/embeddings", "word_embeddings/embeddings"),
-        ("bert/cls/predictions/output_bias/bias", "cls/predictions/output_bias/bias"),
-        ("bert_model/encoder/layer_11/output/bias", "transformer/layer_11/output/bias"),
-        ("my/dense/kernel", "my/dense/kernel"),
-    ],
-)
-def test_names(name, current):
-    assert current_name(name) == current
-
-
-def test_what_is_no_encoder(saved, tmp_path):
-    assert "only a preprocessor of TF Hub: give" in refused(read_model, saved / "preprocessor")
-    module = tf.Module()
-    module.weight = tf.Variable([1.0], name="dense/kernel")
-    tf.saved_model.save(module, tmp_path / "other")
-    assert "no BERT encoder of TF Hub" in refused(read_model, tmp_path / "other")
-    with pytest.raises(InputError, match="bert-tf convert"):
-        load_model(saved / "encoder")
-    assert "tf_hub is only read" in refusal(saved / "encoder", tmp_path / "out", "tf_hub")
-
-
-def test_a_module_of_tensorflow_1(tmp_path):
-    (tmp_path / "variables").mkdir()
-    (tmp_path / "saved_model.pb").write_bytes(b"")
-    tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "variables" / "variables"),
-        tensor_names=["bert/pooler/dense/bias"],
-        shape_and_slices=[""],
-        tensors=[[1.0]],
-    )
-    assert "module of TensorFlow 1's Hub: put the model's bert_config.json" in refused(
-        read_model, tmp_path
-    )
-    assert locate(tmp_path / "variables" / "variables").format == "tf1"
-
-
-def test_the_casing_may_be_given(saved, tmp_path):
     _, model = read_model(saved / "encoder", do_lower_case=False)
     assert model.tokenizer.settings["do_lower_case"] is False
     shutil.copytree(saved / "encoder", tmp_path / "model")
     (tmp_path / "model" / "assets" / "vocab.txt").unlink()
     _, model = read_model(tmp_path / "model")
     assert any("put the model's vocab.txt beside it" in note for note in model.notes)
+
+
+@for_each(
+    "name current",
+    ("keras_layer/bert_model/word_embeddings/embeddings", "word_embeddings/embeddings"),
+    ("bert/cls/predictions/output_bias/bias", "cls/predictions/output_bias/bias"),
+    ("bert_model/encoder/layer_11/output/bias", "transformer/layer_11/output/bias"),
+    ("my/dense/kernel", "my/dense/kernel"),
+)
+def test_names(name, current):
+    assert current_name(name) == current
+
+
+def test_what_is_no_encoder(saved, tmp_path):
+    refused("only a preprocessor of TF Hub: give", read_model, saved / "preprocessor")
+    module = tf.Module()
+    module.weight = tf.Variable([1.0], name="dense/kernel")
+    tf.saved_model.save(module, tmp_path / "other")
+    refused("no BERT encoder of TF Hub", read_model, tmp_path / "other")
+    refused("bert-tf convert", load_model, saved / "encoder")
+    message = refusal(saved / "encoder", tmp_path / "out", "tf_hub")
+    assert "tf_hub can be read, not written" in message
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    prefix = tmp_path / "variables" / "variables"
+    save_tensors(prefix, {"bert/pooler/dense/bias": [1.0]})
+    refused("module of TensorFlow 1's Hub: put the model's bert_config.json", read_model, tmp_path)
+    assert locate(prefix).format == "tf1"

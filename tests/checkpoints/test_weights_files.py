@@ -1,12 +1,10 @@
-"""Weights in one file or several, in each float type."""
-
 import json
 import shutil
 import signal
 
 import ml_dtypes
 import numpy as np
-import pytest
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from preloaded import run_code
@@ -45,34 +43,29 @@ def test_sharded_directory(models, out):
     BertPreTrainer.from_directory(out)
 
     index = out / "model.safetensors.index.json"
-    listed = json.loads(index.read_text())
+    whole = index.read_text()
+    listed = json.loads(whole)
     first = out / "model-00001-of-00004.safetensors"
-    listed["weight_map"]["bert.more"] = first.name
-    index.write_text(json.dumps(listed))
-    assert "lacks bert.more" in refusal(out, out.with_name("other"))
-    listed["weight_map"]["bert.more"] = "../elsewhere.safetensors"
-    index.write_text(json.dumps(listed))
-    assert "other folders" in refusal(out, out.with_name("other"))
-    del listed["weight_map"]["bert.more"]
-    index.write_text(json.dumps(listed))
+    for file, told in ((first.name, "lacks bert.more"), ("../x.safetensors", "other folders")):
+        listed["weight_map"]["bert.more"] = file
+        index.write_text(json.dumps(listed))
+        assert told in refusal(out, out.with_name("other"))
+    index.write_text(whole)
     first.unlink()
     assert "model-00001-of-00004.safetensors" in refusal(out, out.with_name("other"))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kind_of_float"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
-)
-def test_half_precision(models, out, dtype, kind_of_float):
+@for_each("kind_of_float", np.float16, ml_dtypes.bfloat16)
+def test_half_precision(models, out, kind_of_float):
+    dtype = kind_of_float.__name__
     convert(models / "encoder", out / "half", dtype=dtype)
     raw = load_file(out / "half" / "model.safetensors")
     assert all(tensor.dtype == kind_of_float for tensor in raw.values())
     assert json.loads((out / "half" / "config.json").read_text())["dtype"] == dtype
     # Read back exactly: a second conversion changes nothing.
     convert(out / "half", out / "whole")
-    rounded = {
-        name: tensor.astype(kind_of_float).astype(np.float32)
-        for name, tensor in tensors_of(models / "encoder").items()
-    }
+    tensors = tensors_of(models / "encoder").items()
+    rounded = {name: x.astype(kind_of_float).astype(np.float32) for name, x in tensors}
     assert_same_tensors(tensors_of(out / "whole"), rounded)
     convert(out / "whole", out / "again", dtype=dtype)
     first, second = ((out / d / "model.safetensors").read_bytes() for d in ("half", "again"))
@@ -83,12 +76,10 @@ def test_values_too_large_for_half_precision(models, out, tmp_path):
     tensors = tensors_of(models / "encoder")
     tensors["pooler.dense.bias"][0] = 70000
     save_directory(tmp_path / "large", CONFIG, tensors)
-    assert "pooler.dense.bias has values too large" in refusal(
-        tmp_path / "large", out, dtype="float16", do_lower_case=True
-    )
-    assert "is for Hugging Face directories" in refusal(
-        models / "encoder", out, "tf1", dtype="float16"
-    )
+    message = refusal(tmp_path / "large", out, dtype="float16", do_lower_case=True)
+    assert "pooler.dense.bias has values too large" in message
+    message = refusal(models / "encoder", out, "tf1", dtype="float16")
+    assert "is for Hugging Face directories" in message
 
 
 def test_pickles_are_not_read(models, out, tmp_path):

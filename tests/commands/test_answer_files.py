@@ -1,5 +1,3 @@
-"""Answers beside the columns of the input."""
-
 import csv
 import json
 
@@ -11,22 +9,13 @@ ROWS = [
 ]
 
 
-def test_a_csv_holds_every_column_and_value(tmp_path):
+def test_a_csv_holds_every_column_and_value_and_a_tsv_no_quotes(tmp_path):
     write_answers(tmp_path / "x.CSV", ROWS)
     with (tmp_path / "x.CSV").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows[0] == {
-        "id": "7",
-        "text": ROWS[0]["text"],
-        "label": "x",
-        "probabilities_x": "0.75",
-        "probabilities_y": "0.25",
-        "words": "",
-    }
+    shares = {"probabilities_x": "0.75", "probabilities_y": "0.25"}
+    assert rows[0] == {"id": "7", "text": ROWS[0]["text"], "label": "x", **shares, "words": ""}
     assert rows[1]["words"] == "[1]"
-
-
-def test_a_tsv_has_no_quotes_and_other_names_are_json_lines(tmp_path):
     write_answers(tmp_path / "x.tsv", ROWS)
     header, first, _ = (tmp_path / "x.tsv").read_text().splitlines()
     assert header.split("\t")[:3] == ["id", "text", "label"]
@@ -36,18 +25,11 @@ def test_a_tsv_has_no_quotes_and_other_names_are_json_lines(tmp_path):
 
 
 def test_columns_of_the_input_are_never_overwritten(tmp_path):
-    """By other columns of the input, by a text that was read, or by the columns of a table."""
     inputs = {"text": 1, "label": 2, "input_label": 3, "probabilities_x": 4}
-    row = beside(inputs, {"label": "x", "probabilities": {"x": 0.5}}, {"text": "sea"})
-    assert row == {
-        "text": "sea",
-        "input_text": 1,
-        "input_input_label": 2,
-        "input_label": 3,
-        "input_probabilities_x": 4,
-        "label": "x",
-        "probabilities": {"x": 0.5},
-    }
+    answer = {"label": "x", "probabilities": {"x": 0.5}}
+    row = beside(inputs, answer, {"text": "sea"})
+    kept = {"input_text": 1, "input_input_label": 2, "input_label": 3, "input_probabilities_x": 4}
+    assert row == {"text": "sea", **kept, **answer}
     words = beside({"input_words": 1}, {"words": []}, {"words": "a b"})
     assert words == {"input_words": "a b", "input_input_words": 1, "words": []}
     write_answers(tmp_path / "a.csv", [row])

@@ -1,9 +1,6 @@
-"""bert-tf check: findings of every kind, the report, the cleaned copy."""
-
-import json
-
 import numpy as np
 import pytest
+from cases import for_each
 from command_line import words
 from rounding import rounding
 from tiny import tiny_config
@@ -37,118 +34,47 @@ def rows_of(file):
     return [line.split("\t") for line in file.read_text().splitlines()[1:]]
 
 
-def test_every_kind_is_found_and_cleaned(files, tmp_path, call):
+def test_every_kind_is_found(files, tmp_path, call):
     output = tmp_path / "checked"
-    assert "checked 9 train, 2 test examples" in call("check --clean", *files, output=output)[1]
+    assert "checked 9 train, 2 test examples" in call("check", *files, output=output)[1]
     findings = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
-    assert {kind: len(rows) for kind, rows in findings.items()} == {
-        "empty": 1,
-        "damaged": 1,
-        "script": 1,
-        "spelling": 1,
-        "conflict": 2,
-        "leak": 1,
-        "duplicate": 2,
-    }
+    once = dict.fromkeys(("empty", "damaged", "script", "spelling", "leak"), 1)
+    counts = {kind: len(rows) for kind, rows in findings.items()}
+    assert counts == {**once, "conflict": 2, "duplicate": 2}
     assert findings["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
     assert findings["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
     assert findings["spelling"][0][2] == "'land' for 'Land'"
     assert findings["script"][0][2] == "cyrillic, where most are latin"
     report = (output / "report.md").read_text()
     assert "## Near-duplicates within a split: 2" in report and "line 3" in report
-    # The very rows, but for the label that was spelt in another way.
-    read = (tmp_path / "train.tsv").read_text().replace("\tland\n", "\tLand\n").splitlines(True)
-    kept = [read[0], *(read[1 + number] for number in (0, 3, 5, 6, 7, 8))]
-    assert (output / "cleaned" / "train.tsv").read_text() == "".join(kept)
     assert findings["duplicate"][1][2].endswith(", line 9 (another label)")
-    cleaned = (output / "cleaned" / "test.tsv").read_text()
-    assert cleaned == (tmp_path / "test.tsv").read_text()
 
 
-SEA, LIKE_SEA = LONG, f"{LONG}!"
-HAY, SKY = "the old cow stands in the barn and eats hay all day", "a sky without any cloud at all"
+def test_rows_that_cannot_be_used_are_listed_and_left_out(tmp_path, call):
+    lines = ["text,label", f"{LONG},Sea", "a cow,", "a cow", f"{LONG}!,Sea", "a ship,Sea"]
+    (tmp_path / "train.csv").write_text("\n".join([*lines, "hay,Land"]))
+    printed = call("check", train=tmp_path / "train.csv", output=tmp_path / "out")
+    printed = " ".join("".join(printed[:2]).split())
+    assert "checked 4 train examples labels: Land 1, Sea 3 Rows that cannot be used" in printed
+    assert printed.count("the label is blank") == 1
+    rows = rows_of(tmp_path / "out" / "bad.tsv")
+    assert [row[1].rpartition(", ")[2] for row in rows] == ["line 4", "line 3"]
+    assert len(rows_of(tmp_path / "out" / "duplicate.tsv")) == 1
 
 
-def question(number, text, **more):
-    return {"id": number, "question": text, "answers": [{"text": "t", "answer_start": 0}]} | more
+def test_sizes_of_classes_and_rare_ones_are_listed(tmp_path, call):
+    texts = [f"{name} goes by number {i}" for i, name in enumerate(["cow"] * 11 + ["ship"])]
+    lines = [f"{text},{text.split()[0]}" for text in texts]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *lines]))
+    printed = call("check", train=tmp_path / "train.csv", similarity=1)[1]
+    assert "labels: cow 11, ship 1\n" in printed
+    assert "Rare labels, which a model may never predict: 1\n  'ship': 1 training" in printed
 
 
-def squad(*paragraphs):
-    rows = [{"context": c, "qas": [question(*x) for x in qas], "more": 1} for c, *qas in paragraphs]
-    data = [{"title": "é", "paragraphs": rows}]
-    return json.dumps({"version": "v", "data": data}, ensure_ascii=False)
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "content", "cleaned"),
-    [
-        (
-            "--task squad",
-            "train.json",
-            squad((SEA, (1, "who left?"), (2, SKY), (3, f"{SKY}?")), (HAY, (4, SKY))),
-            squad((SEA, (1, "who left?"), (2, SKY)), (HAY, (4, SKY))) + "\n",
-        ),
-        (
-            "--task squad",
-            "train.jsonl",
-            "\n".join(json.dumps(question(n, SKY, context=SEA)) for n in range(2)) + "\n\n",
-            json.dumps(question(0, SKY, context=SEA)) + "\n\n",
-        ),
-        (
-            "--task tags",
-            "train.conll",
-            "# id = 1\nthe DT\nsea NN\nrises VB\n\n# id = 2\nthe DT\nsea NN\nrises VB\n\nno UH\n",
-            "# id = 1\nthe DT\nsea NN\nrises VB\n\nno UH\n",
-        ),
-        (
-            "--task tags",
-            "train.jsonl",
-            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n' * 2 + '{"words": ["x"], '
-            '"label": ["a"]}\n',
-            '{"words": ["the", "sea"], "label": ["a", "b"], "n": 1}\n{"words": ["x"], '
-            '"label": ["a"]}\n',
-        ),
-        (
-            "--task multi_label",
-            "train.jsonl",
-            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n'
-            f'{{"text": "{LIKE_SEA}", "label": ["b", "a"], "n": 1.50}}\n',
-            f'{{"text": "{SEA}", "label": ["a", "b"]}}\n{{"text": "{LIKE_SEA}", "label": ["b"]}}\n',
-        ),
-        (
-            "--task classification",
-            "train.csv",
-            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n2;"{SEA}\n";A \r\n3;"{SKY}\n";A \r\n4;x;a\r\n',
-            f'id;text;label\r\n1;"{SEA}";a\r\n\r\n3;"{SKY}\n";a\r\n4;x;a\r\n',
-        ),
-        (
-            "--no_header --text_column 1 --label_column 2",
-            "train.tsv",
-            f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tgood\n",
-            f"1\t{SEA}\tGood\n2\t{HAY}\tGood\n3\t{SKY}\tGood\n",
-        ),
-        (  # pairs are alike if both texts are, and dropped if they have one label, too
-            "--text_column one --pair_column two",
-            "train.tsv",
-            f"one\ttwo\tlabel\n{SEA}\tit left\tno\n{SEA}\t{SKY}\tno\n"
-            f"{LIKE_SEA}\t{SKY}.\tno\n{LIKE_SEA}\t{SKY}!\tyes\n",
-            f"one\ttwo\tlabel\n{SEA}\tit left\tno\n{SEA}\t{SKY}\tno\n{LIKE_SEA}\t{SKY}!\tyes\n",
-        ),
-    ],
-)
-def test_a_cleaned_copy_is_in_the_format_of_its_file(tmp_path, call, line, name, content, cleaned):
-    (tmp_path / name).write_bytes(content.encode())
-    call(f"check --clean {line}", train=tmp_path / name, output=tmp_path / "out")
-    assert (tmp_path / "out" / "cleaned" / name).read_bytes().decode() == cleaned
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--data x", "give exactly one of --data and --train"),
-        ("--clean", "give --output a folder"),
-        ("--by_vectors", "--by_vectors needs a model: name its directory with --model"),
-    ],
+@for_each(
+    "arguments message",
+    ("--data x", "give exactly one of --data and --train"),
+    ("--by_vectors", "--by_vectors needs a model: name its directory with --model"),
 )
 def test_mistakes_are_a_line(files, call, arguments, message):
     assert message in call.refused(f"check {arguments}", *files)
@@ -169,7 +95,6 @@ def test_texts_that_a_model_cuts(files, model, tmp_path, call):
 
 
 def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, call):
-    """Those of the texts that have a label and words."""
     from bert_tf.pipelines.examples import data_faults
 
     compared = {}
@@ -187,5 +112,6 @@ def test_vectors_of_a_model_doubt_labels(files, model, monkeypatch, call):
     expected = [row["mean"] for row in BertEncoder.from_preset(model).embed(compared["texts"])]
     # A block of width 4, in batches that are padded to other lengths.
     np.testing.assert_allclose(compared["vectors"], expected, rtol=0, atol=rounding(12, 4))
-    message = call.refused(f"{line} --task regression --by_vectors", *files, model=model)
+    line += " --task regression --label_column id --by_vectors"
+    message = call.refused(line, *files, model=model)
     assert "--by_vectors is for texts with one label each" in message

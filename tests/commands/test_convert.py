@@ -1,14 +1,10 @@
-"""`bert-tf convert`: what it takes, what it says, what it writes."""
-
 import json
 
 import pytest
 from command_line import run
 from tiny import tiny_config
 
-from bert_tf import BertTokenizer
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.saving import save_model
+from bert_tf import BertPreTrainer, BertTokenizer, save_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
 
@@ -33,7 +29,7 @@ def test_there_and_back(model, tmp_path, call):
     assert "finetune --model" in shown
 
 
-def test_what_is_missing_is_told(model, tmp_path, call):
+def test_what_is_missing_is_told_and_refused(model, tmp_path, call):
     _, shown = call("convert --to keras_hub", model, tmp_path / "preset")
     assert "next sentence head is left out" in shown
     assert 'keras_nlp.models.BertBackbone.from_preset("' in shown
@@ -41,6 +37,13 @@ def test_what_is_missing_is_told(model, tmp_path, call):
     _, shown = call("convert", tmp_path / "preset", tmp_path / "back")
     assert "no next sentence head" in shown
     assert f"put its vocab.txt into {tmp_path / 'back'}" in shown
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes.txt").write_text("mine")
+    message = call.refused("convert --overwrite", model, tmp_path / "kept")
+    assert "holds notes.txt, which this command did not make" in message
+    assert "nowhere: no such file or folder" in call.refused("convert nowhere out")
+    message = call.refused("convert --to model_garden", model, tmp_path / "out")
+    assert "--to is 'model_garden': give one of hugging_face, tf1, keras_hub" in message
 
 
 def test_options(model, tmp_path):
@@ -53,13 +56,3 @@ def test_options(model, tmp_path):
     run("convert", config=recipe)
     assert (out / "model.safetensors").exists()
     assert BertTokenizer.from_directory(out).settings["do_lower_case"] is False
-
-
-def test_refusals(model, tmp_path, call):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "notes.txt").write_text("mine")
-    message = call.refused("convert --overwrite", model, tmp_path / "kept")
-    assert "holds notes.txt, which this command did not make" in message
-    assert "nowhere: no such file or folder" in call.refused("convert nowhere out")
-    message = call.refused("convert --to model_garden", model, tmp_path / "out")
-    assert "--to model_garden is gone: give --to tf1, which Mod" in message

@@ -1,11 +1,10 @@
-"""Data in memory: every form gives the same examples, and the same files."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import for_each, refused
 
 from bert_tf.commands.data_in_memory import (
     columns_of,
@@ -30,8 +29,6 @@ class ClassLabel:
 
 
 class Dataset:
-    """As much of a `datasets.Dataset`."""
-
     def __init__(self, columns):
         self._values = columns
         self.column_names = list(columns)
@@ -45,9 +42,8 @@ RECORDS = [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)]
 DATASET = Dataset({"text": TEXTS, "label": [1, 0, 1]})
 
 
-@pytest.mark.parametrize("data", [(TEXTS, LABELS), RECORDS, DATASET], ids=type)
+@for_each("data", (TEXTS, LABELS), RECORDS, DATASET, ids=type)
 def test_forms_give_the_same_examples(data):
-    """All other forms are those that a model's `fit` takes, too."""
     task, examples = examples_in_memory(find_task("classification"), data, ["bad", "good"])
     assert task.pair is None
     assert examples.columns == {"text": TEXTS, "label": LABELS}
@@ -55,14 +51,7 @@ def test_forms_give_the_same_examples(data):
     assert columns_of(data) == ({} if is_tuple else {"text": TEXTS, "label": LABELS})
 
 
-def test_texts_of_masked_words_need_no_labels():
-    _, examples = examples_in_memory(find_task("masked_words"), TEXTS)
-    assert examples.columns == {"sentence": TEXTS[:2]}
-
-
-@pytest.mark.parametrize(
-    ("name", "columns"), [("classification", "label"), ("multi_label", "bad, good")]
-)
+@for_each("name columns", ("classification", "label"), ("multi_label", "bad, good"))
 def test_labels_beside_inputs_are_not_read(name, columns):
     task = find_task(name).with_settings({"label": columns})
     data = {"text": TEXTS} | {column: [None, 5, "unknown"] for column in columns.split(", ")}
@@ -70,32 +59,31 @@ def test_labels_beside_inputs_are_not_read(name, columns):
     assert examples.columns == {"text": TEXTS}
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ((TEXTS, LABELS, LABELS), "a tuple of 3: give .inputs, labels."),
-        (TEXTS, "no labels: give .inputs, labels., or a column 'label'"),
-        (
-            (TEXTS, np.array([1, 0, 1])),
-            "label 0 is 1, and the labels have names .bad, good., which",
-        ),
-    ],
+@for_each(
+    "data message",
+    ((TEXTS, LABELS, LABELS), "a tuple of 3: give .inputs, labels."),
+    (TEXTS, "no labels: give .inputs, labels., or a column 'label'"),
+    ((TEXTS, np.array([1, 0, 1])), "label 0 is 1, and the labels have names .bad, good., wh"),
 )
 def test_data_that_cannot_be_used_is_refused(data, message):
-    with pytest.raises(InputError, match=message):
-        examples_in_memory(find_task("classification"), data, ["bad", "good"])
+    refused(message, examples_in_memory, find_task("classification"), data, ["bad", "good"])
 
 
-def test_numbers_of_a_task_with_named_labels_are_refused():
-    """They became names in our order: 0 is entailment in most data of MNLI, here contradiction."""
+def test_labels_and_questions_that_are_refused():
     task = find_task("mnli")
     data = {"sentence1": TEXTS, "sentence2": TEXTS, "gold_label": [0, 1, 2]}
-    with pytest.raises(
-        InputError, match=r"label 0 is 0, and the labels have names .contradiction,"
-    ):
+    with pytest.raises(InputError, match=r"label 0 is 0, and the labels have names .contradicti"):
         examples_in_memory(task, data, task.labels)
     with pytest.raises(InputError, match=r"label 0 is 0, and the labels have names .B-X, O"):
         examples_in_memory(find_task("tagging"), (["a"], [[0]]), ["B-X", "O"])
+    answers = {"text": ["sea", "wide"], "answer_start": [4]}
+    with pytest.raises(InputError, match="example 0: 2 answers but 1 values of answer_start"):
+        examples_in_memory(find_task("squad2"), {**SQUAD, "answers": [answers] * 3})
+    with pytest.raises(InputError, match="example 1: the id 7 occurs twice"):
+        examples_in_memory(find_task("squad2"), {**SQUAD, "id": [7, 7, 8]})
+    task = find_task("embedding").with_settings({"negatives": "no"})
+    with pytest.raises(InputError, match="no column 'no', there are: text, text_pair; give --neg"):
+        examples_in_memory(task, {"text": TEXTS, "text_pair": TEXTS})
 
 
 SQUAD = {
@@ -109,9 +97,11 @@ SWAG = {"sent1": ["He"], "sent2": ["She"], "ending0": ["ran"], "ending1": ["sat"
 MARKS = {"text": TEXTS, "cow": [0, 1, 1], "sea": [True, False, True]}
 NAMES = {"label": ["sea", "cow", "cow,sea"]}
 PAIRS = {"text": TEXTS, "text_pair": TEXTS}
+PAIR = (TEXTS[:2], TEXTS[:2])
 WRONG = [["a", "x"], ["b", " "], ["c", "y"]]
 # Task with settings, data, values that are read.
 READ_BACK = [
+    ("masked_words", TEXTS, {"sentence": TEXTS[:2]}),
     ("classification", (TEXTS, LABELS), {"text": TEXTS, "label": LABELS}),
     ("classification", ((TEXTS, TEXTS), [1, 0, 1]), {"label": ["1", "0", "1"]}),
     ("regression", (TEXTS, np.array([1.5, 2, 3])), {"label": ["1.5", "2.0", "3.0"]}),
@@ -119,22 +109,10 @@ READ_BACK = [
     ("multi_label", (TEXTS, [{"cow": 0, "sea": 1}, {"cow": 1}, {"cow": 1, "sea": 1}]), NAMES),
     ("multi_label label_column=cow,sea", MARKS, NAMES),
     ("multi_label label_column=cow,sea", (TEXTS, [["sea"], "cow", ["sea", "cow"]]), NAMES),
-    (
-        "embedding negatives=no",
-        {**PAIRS, "no": ["x", " ", "y"]},
-        {"negatives": [["x"], [" "], ["y"]]},
-    ),
-    (
-        "embedding negatives=no*",
-        {**PAIRS, "no1": ["x", " ", "y"], "no0": ["a", "b", "c"]},
-        {"negatives": WRONG},
-    ),
+    ("embedding negatives=no", {**PAIRS, "no": [*"x y"]}, {"negatives": [["x"], [" "], ["y"]]}),
+    ("embedding negatives=no*", {**PAIRS, "no1": [*"x y"], "no0": [*"abc"]}, {"negatives": WRONG}),
     ("embedding negatives=no*", {**PAIRS, "no": WRONG}, {"negatives": WRONG}),
-    (
-        "embedding embedding_loss=cosent",
-        ((TEXTS, TEXTS), [1.5, 2, 3]),
-        {"label": ["1.5", "2", "3"]},
-    ),
+    ("embedding embedding_loss=cosent", (PAIR, [1.5, 2]), {"label": ["1.5", "2"]}),
     (  # files were split at every white space of Unicode: labels shifted
         "tags",
         ([["a\u00a0b", "c\u3000"], ["d"]], [["X\u2003", "Y"], ["Y"]]),
@@ -154,7 +132,7 @@ READ_BACK = [
 ]
 
 
-@pytest.mark.parametrize(("case", "data", "values"), READ_BACK)
+@for_each("case data values", *READ_BACK)
 def test_examples_in_memory_become_files_that_are_read_back(case, data, values, tmp_path):
     name, *settings = case.split()
     task = find_task(name).with_settings(dict(setting.split("=") for setting in settings))
@@ -165,17 +143,6 @@ def test_examples_in_memory_become_files_that_are_read_back(case, data, values, 
     assert task.read(path, "train").columns == examples.columns
 
 
-def test_mistakes_in_questions_and_wrong_answers():
-    answers = {"text": ["sea", "wide"], "answer_start": [4]}
-    with pytest.raises(InputError, match="example 0: 2 answers have 1 times an answer_start"):
-        examples_in_memory(find_task("squad2"), {**SQUAD, "answers": [answers] * 3})
-    with pytest.raises(InputError, match="example 1: the id 7 occurs twice"):
-        examples_in_memory(find_task("squad2"), {**SQUAD, "id": [7, 7, 8]})
-    task = find_task("embedding").with_settings({"negatives": "no"})
-    with pytest.raises(InputError, match="no column 'no', there are: text, text_pair; give --neg"):
-        examples_in_memory(task, {"text": TEXTS, "text_pair": TEXTS})
-
-
 def options(tmp_path, **changed):
     paths = {"model": str(tmp_path / "m"), "output": str(tmp_path / "run")}
     return FinetuningOptions(**{**paths, "train": (TEXTS, LABELS), **changed})
@@ -183,14 +150,6 @@ def options(tmp_path, **changed):
 
 def lines(path):
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-
-
-def test_examples_are_kept_beside_the_run(tmp_path):
-    with examples_as_files(options(tmp_path, validation={"text": ["x"], "label": [1]})) as files:
-        pass
-    assert files.train == str(tmp_path / "run" / "data" / "train.jsonl")
-    assert lines(files.train)[0] == {"text": "a good film", "label": "good"}
-    assert lines(files.validation) == [{"text": "x", "label": 1}]
 
 
 def test_pairs_splits_and_columns(tmp_path):
@@ -213,23 +172,25 @@ def test_a_begun_run_keeps_its_data(tmp_path):
     with examples_as_files(options(tmp_path)):
         pass
     other = {"train": (TEXTS[:2], LABELS[:2])}
-    with (
-        pytest.raises(InputError, match="holds a run with other data for train"),
-        examples_as_files(options(tmp_path, **other)),
-    ):
-        pass
+    begun = examples_as_files(options(tmp_path, **other))
+    refused("holds a run with other data for train", begun.__enter__)
     assert len(lines(files.train)) == 3
     with examples_as_files(options(tmp_path, **other, override=True)):
         assert len(lines(files.train)) == 2
 
 
-def test_a_dry_run_and_paths_leave_no_file(tmp_path):
+def test_paths_and_a_dry_run_leave_no_file_and_examples_are_kept_beside_the_run(tmp_path):
     with examples_as_files(options(tmp_path, dry_run=True)) as files:
         assert len(lines(files.train)) == 3
     assert not list(tmp_path.iterdir())
     paths = options(tmp_path, train="a.tsv")
     with examples_as_files(paths) as files:
         assert files is paths
+    with examples_as_files(options(tmp_path, validation={"text": ["x"], "label": [1]})) as files:
+        pass
+    assert files.train == str(tmp_path / "run" / "data" / "train.jsonl")
+    assert lines(files.train)[0] == {"text": "a good film", "label": "good"}
+    assert lines(files.validation) == [{"text": "x", "label": 1}]
 
 
 def test_documents_lie_beside_the_output_until_the_end(tmp_path):
@@ -260,16 +221,12 @@ def test_documents_lie_beside_the_output_until_the_end(tmp_path):
 
 
 def test_files_of_others_are_not_replaced(tmp_path):
-    """Neither in the folder for data nor beside the output."""
     theirs = [tmp_path / "run" / "data" / "train.jsonl", tmp_path / "out.documents.jsonl"]
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("theirs")
-    with (
-        pytest.raises(InputError, match=r"data/train\.jsonl: would be replaced, and no run of"),
-        examples_as_files(options(tmp_path)),
-    ):
-        pass
+    made = examples_as_files(options(tmp_path))
+    refused(r"data/train\.jsonl: would be replaced, and no run of", made.__enter__)
     given = VocabularyOptions(documents=["one"], output=str(tmp_path / "out"))
     with documents_as_file(given):
         pass
@@ -278,8 +235,5 @@ def test_files_of_others_are_not_replaced(tmp_path):
     for texts in (TEXTS[:2], TEXTS[:3]):  # its own file, of a run that was not begun
         with examples_as_files(options(tmp_path, train=(texts, LABELS[: len(texts)]))) as files:
             assert len(lines(files.train)) == len(texts)
-    with (
-        pytest.raises(InputError, match="holds a run of one seed, not runs of several seeds"),
-        examples_as_files(options(tmp_path, seeds=2), SEEDS),
-    ):
-        pass
+    several = examples_as_files(options(tmp_path, seeds=2), SEEDS)
+    refused("holds a run of one seed, not runs of several seeds", several.__enter__)

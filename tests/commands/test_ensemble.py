@@ -1,15 +1,14 @@
-"""`bert-tf ensemble` and what it refuses."""
-
 import json
 
 import numpy as np
 import pytest
+from cases import for_each
 from rounding import rounding
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
-from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 
@@ -70,14 +69,12 @@ def test_data_without_labels(folder, tmp_path, call):
     assert [line.split("\t")[0] for line in file.read_text().splitlines()] == ["index", "0", "1"]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("other --data .", "the task of other (sst2) and of a (cola) differ"),
-        ("labels --data .", "the labels of labels (no, yes) and of a (0, 1) differ"),
-        ("--data test.tsv", "has no labels to compare with"),
-        ("--data . --output b --submission c", "cannot be combined"),
-    ],
+@for_each(
+    "more message",
+    ("other --data .", "the task of other (sst2) and of a (cola) differ"),
+    ("labels --data .", "the labels of labels (no, yes) and of a (0, 1) differ"),
+    ("--data test.tsv", "has no labels to compare with"),
+    ("--data . --output b --submission c", "cannot be combined"),
 )
 def test_bad_input(folder, monkeypatch, call, more, message):
     monkeypatch.chdir(folder)

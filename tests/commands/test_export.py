@@ -1,12 +1,10 @@
-"""`bert_tf.export_model`: what it says of models.config."""
-
 from unittest.mock import Mock
 
 import pytest
 
 from bert_tf import export_model
-from bert_tf.models import opening
 from bert_tf.serving.export import list_model, set_labels
+from bert_tf.text import opening
 
 
 @pytest.mark.parametrize(("version", "says"), [(4, True), (3, False)])

@@ -1,16 +1,13 @@
-"""Splits and duplicates of examples, and batches of training rows for every kind."""
-
 import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from cases import for_each, refused
 
-from bert_tf import BertTokenizer
+from bert_tf import BertConfig, BertTokenizer
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning_data import FinetuningData, duplicates
-from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.splits import split, split_keys
 from bert_tf.tasks.task_table import TASKS
@@ -21,20 +18,14 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TEXTS = [" ".join(["a", "bc"] * (1 + i % 5)) for i in range(10)]  # 3, 6, 9, 12 or 15 pieces
 OTHERS = ["b" + " c" * (i % 3) for i in range(10)]
 CLASSES = np.zeros(10, np.int32)
+QUESTIONS = {"question": OTHERS, "context": TEXTS, "window": np.zeros(10, np.int32)}
+TAGS = np.array([[i % 3 if i < len(t.split()) else -1 for i in range(10)] for t in TEXTS])
 # Task -> columns, targets; whether each row's length is known exactly.
 ROWS = {
     "classification": ({"text": TEXTS, "text_pair": OTHERS}, CLASSES, True),
     "choice": ({"context": TEXTS, "choices": [[t, "a b c a"] for t in OTHERS]}, CLASSES, True),
-    "squad": (
-        {"question": OTHERS, "context": TEXTS, "window": np.zeros(10, np.int32)},
-        np.zeros([10, 2], np.int32),
-        False,
-    ),
-    "tagging": (
-        {"words": TEXTS},
-        np.array([[i % 3 if i < len(t.split()) else -1 for i in range(10)] for t in TEXTS]),
-        False,
-    ),
+    "squad": (QUESTIONS, np.zeros([10, 2], np.int32), False),
+    "tagging": ({"words": TEXTS}, TAGS, False),
 }
 
 
@@ -44,11 +35,8 @@ def data(task: str) -> FinetuningData:
     return FinetuningData(dataset, TOKENIZER, None, [], None, None, [], columns, [targets])
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(x, marks=[pytest.mark.slow] * (x == "squad")) for x in ROWS]
-)
+@for_each("task", "choice", "tagging")
 def test_fixed_lengths_add_nothing_but_padding(task):
-    """XLA and TPUs compile for every shape: there is one."""
     rows = data(task)
     fixed = rows.batches(2, seed=1, fixed_length=True).take(5)
     tokens = {**fixed.element_spec[0], "": None}
@@ -62,7 +50,7 @@ def test_fixed_lengths_add_nothing_but_padding(task):
     assert shorter
 
 
-@pytest.mark.parametrize("task", [task for task, (*_, exact) in ROWS.items() if exact])
+@for_each("task", *[task for task, (*_, exact) in ROWS.items() if exact])
 def test_lengths_are_those_of_the_rows(task):
     rows = data(task)
     uncut = rows.task.kind.lengths(rows.columns, TOKENIZER)
@@ -75,7 +63,7 @@ def test_lengths_are_those_of_the_rows(task):
     np.testing.assert_array_equal(rows.lengths, np.minimum(uncut, LENGTH))
 
 
-@pytest.mark.parametrize("task", ROWS)
+@for_each("task", "classification", "tagging")
 def test_batches_are_of_like_length_where_each_row_has_one_loss(task):
     """A tagger's loss is a mean over the words of a batch: it would favour short sentences."""
     columns, targets, _ = ROWS[task]
@@ -89,8 +77,10 @@ def test_batches_are_of_like_length_where_each_row_has_one_loss(task):
     assert padding > 0.2 if task == "tagging" else padding < 0.15, padding
 
 
+CHOICES = [[c, "z"] for c in "aabcdefghi"]
+
+
 def sides(task, examples, share=0.1, seed=1):
-    """Training and validation examples."""
     unit, keys = split_keys(task.kind, task, examples)
     targets = task.kind.targets(examples, task.kind.label_names(task, examples))
     return [examples.take(part) for part in split(targets, keys, share, seed, unit=unit)]
@@ -118,9 +108,8 @@ def test_all_questions_of_a_context_are_on_one_side():
     own.columns["answers"][2] = ["other"]
     elsewhere.columns.update(own.columns)
     found = duplicates(task, {"train": train, "validation": elsewhere})
-    assert found == (
-        "also in train: 2 of 3 validation examples (1 with the same label) and the context of 3"
-    )
+    told = "also in train: 2 of 3 validation examples (1 with the same label)"
+    assert found == f"{told} and the context of 3"
 
 
 def test_all_sentences_of_a_document_are_on_one_side(tmp_path):
@@ -133,38 +122,25 @@ def test_all_sentences_of_a_document_are_on_one_side(tmp_path):
     assert (len(train), len(validation)) == (72, 8)
     assert not set(train.documents) & set(validation.documents)
     found = duplicates(task, {"train": train, "validation": validation})
-    assert found == (
-        "also in train: 4 of 8 validation examples (4 with the same label) and the document of 0"
-    )
+    told = "also in train: 4 of 8 validation examples (4 with the same label)"
+    assert found == f"{told} and the document of 0"
     # A document that is there twice stays on one side, too.
     path.write_text("".join("-DOCSTART- O\n\n" + "".join(each) for each in documents * 2))
     train, validation = sides(task, task.read(path, "train"))
     assert not set(train.columns["words"]) & {w for w in validation.columns["words"] if "word" in w}
-
-
-def test_sentences_of_a_file_without_documents_are_split_one_by_one(tmp_path):
-    path = tmp_path / "train.txt"
+    # Without documents, sentences are split one by one.
     path.write_text("".join(f"word{n // 2} B-PER\n\n" for n in range(40)))
-    train, validation = sides(TASKS["conll2003"], TASKS["conll2003"].read(path, "train"))
+    train, validation = sides(task, task.read(path, "train"))
     assert (len(train), len(validation)) == (36, 4)
     assert not set(train.columns["words"]) & set(validation.columns["words"])
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        ("classification", {"text": [*"aabcdefghi"], "label": [*"xyxyxyxyxy"]}),
-        ("regression", {"text": [*"aabcdefghi"], "label": [*"0123456789"]}),
-        ("mrpc", {"text": ["s"] * 10, "text_pair": [*"aabcdefghi"], "label": [*"0101010101"]}),
-        (
-            "choice",
-            {
-                "context": ["s"] * 10,
-                "choices": [[c, "z"] for c in "aabcdefghi"],
-                "label": [*"0101010101"],
-            },
-        ),
-    ],
+@for_each(
+    "name columns",
+    ("classification", {"text": [*"aabcdefghi"], "label": [*"xyxyxyxyxy"]}),
+    ("regression", {"text": [*"aabcdefghi"], "label": [*"0123456789"]}),
+    ("mrpc", {"text": ["s"] * 10, "text_pair": [*"aabcdefghi"], "label": [*"0101010101"]}),
+    ("choice", {"context": ["s"] * 10, "choices": CHOICES, "label": [*"0101010101"]}),
 )
 def test_equal_rows_stay_together_and_are_counted(name, columns):
     task = TASKS[name].with_settings({"pair_column": "p"} if "text_pair" in columns else {})
@@ -173,30 +149,22 @@ def test_equal_rows_stay_together_and_are_counted(name, columns):
     assert unit == "text" and len(set(keys)) == 9 and keys[0] == keys[1] != keys[2]
     test = Examples("t.tsv", [0], {k: v[:1] for k, v in columns.items() if k != "label"})
     splits = {"train": examples.take(range(5)), "validation": examples.take([0, 4, 9])}
-    assert duplicates(task, splits) == (
-        "also in train: 2 of 3 validation examples (2 with the same label)"
-    )
-    assert duplicates(task, {**splits, "test": test}) == (
-        "also in train: 2 of 3 validation examples (2 with the same label), 1 of 1 test examples; "
-        "also in validation: 1 of 1 test examples"
-    )
+    told = "also in train: 2 of 3 validation examples (2 with the same label)"
+    assert duplicates(task, splits) == told
+    told += ", 1 of 1 test examples; also in validation: 1 of 1 test examples"
+    assert duplicates(task, {**splits, "test": test}) == told
     other = examples.take([0, 4])
     other.columns["label"][1] = "1"
     assert "2 of 2 validation examples (1 with" in duplicates(task, {**splits, "validation": other})
 
 
 def read(folder, train, **more):
-    """Reads as a run does; the model directory has no more than it needs."""
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", encoding="utf-8")
-    sizes = dict.fromkeys(
-        ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), 1
-    )
-    (folder / "config.json").write_text(json.dumps({"vocab_size": 6, **sizes}))
+    BertConfig.named("1x1x1", intermediate_size=1, vocab_size=6).to_json(folder / "config.json")
     (folder / "model.safetensors").write_bytes(b"")
     task = TASKS[more.pop("task", "classification")]
-    options = FinetuningOptions(
-        model=str(folder), train=str(train), output="run", validation_share=0.3, seed=1, **more
-    )
+    paths = {"model": str(folder), "train": str(train), "output": "run"}
+    options = FinetuningOptions(**paths, validation_share=0.3, seed=1, **more)
     return FinetuningData.read(task, options)
 
 
@@ -214,16 +182,14 @@ def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
     row = {"context": "cow", "answers": [{"text": "cow", "answer_start": 0}], "question": "a"}
     path = tmp_path / "q.jsonl"
     path.write_text(f"{json.dumps(row)}\n" * 3)
-    with pytest.raises(InputError, match="3 examples with 1 different contexts are too few"):
-        read(tmp_path, path, task="squad")
+    refused("3 examples with 1 different contexts are too few", read, tmp_path, path, task="squad")
 
 
 def test_duplicates_in_published_test_examples_are_counted(tmp_path):
     header = "sentence1\tsentence2\tlabel\n"
-    for name, rows in {
-        "train": "a\tb\tentailment\nc\td\tnot_entailment\n",
-        "dev": "a\tb\tnot_entailment\nx\td\tnot_entailment\n",
-    }.items():
+    files = {"train": "a\tb\tentailment\nc\td\tnot_entailment\n"}
+    files["dev"] = "a\tb\tnot_entailment\nx\td\tnot_entailment\n"
+    for name, rows in files.items():
         (tmp_path / f"{name}.tsv").write_text(header + rows)
     (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nc\td\nx\td\ny\ty\n")
     assert read(tmp_path, tmp_path, task="rte").remarks[1] == (

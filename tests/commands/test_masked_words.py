@@ -6,9 +6,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import tiny_config
 
+from bert_tf import BertPreTrainer, BertTokenizer
 from bert_tf.commands.masked_words import MaskedWordLog, MaskedWords, hide_words
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.tokenization.tokenizer import BertTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +27,15 @@ def test_guesses_are_the_models_best(model, tokenizer):
     guesses = MaskedWords(model, tokenizer, texts, guesses=3)()
     assert [len(gaps) for gaps in guesses] == [1, 2]
     ids = [2, *map(tokenizer.token_to_id, ["the", "man", "went", "to", "the"]), 4, 11, 3]
-    inputs = {
-        "token_ids": tf.constant([ids]),
-        "segment_ids": tf.zeros([1, len(ids)], tf.int32),
-        "padding_mask": tf.ones([1, len(ids)], tf.int32),
-        "mask_positions": tf.constant([[6]]),
-    }
+    row = tf.constant([ids])
+    inputs = {"token_ids": row, "segment_ids": 0 * row, "padding_mask": 0 * row + 1}
+    inputs["mask_positions"] = tf.constant([[6]])
     logits = model(inputs)["mlm_logits"][0, 0].numpy()
     probabilities = np.exp(logits) / np.exp(logits).sum()
     best = np.argsort(-probabilities)[:3]
     assert [guess.piece for guess in guesses[0][0]] == [tokenizer.vocabulary[i] for i in best]
-    np.testing.assert_allclose(
-        [guess.probability for guess in guesses[0][0]], probabilities[best], rtol=1e-4
-    )
+    found = [guess.probability for guess in guesses[0][0]]
+    np.testing.assert_allclose(found, probabilities[best], rtol=1e-4)
 
 
 def test_rows_of_a_padded_table_are_no_guesses(model, tokenizer):

@@ -1,9 +1,14 @@
 import urllib.request
 
+import tensorflow as tf
+
 from bert_tf.cli import main
 
 
-def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
+def test_tensorboard_serves_a_run(capsys, monkeypatch, tmp_path, call):
+    assert "no TensorBoard logs yet" in call.refused("monitor", tmp_path)
+    with tf.summary.create_file_writer(str(tmp_path / "logs" / "train")).as_default():
+        tf.summary.scalar("loss", 1.0, step=1)
     settings = []
 
     def look_and_interrupt():
@@ -13,9 +18,5 @@ def test_tensorboard_serves_a_run(pretrained, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bert_tf.commands.monitor.wait_for_interrupt", look_and_interrupt)
-    assert main(["monitor", str(pretrained), "--port", "0"]) == 130
-    assert str(pretrained) in settings[0]
-
-
-def test_a_folder_without_logs_is_refused(tmp_path, call):
-    assert "no TensorBoard logs yet" in call.refused("monitor", tmp_path)
+    assert main(["monitor", str(tmp_path), "--port", "0"]) == 130
+    assert str(tmp_path) in settings[0]

@@ -1,5 +1,3 @@
-"""Reports in files, in TensorBoard and as `evaluate` shows them."""
-
 import csv
 import json
 
@@ -11,9 +9,9 @@ from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.commands.report_files import write_report
-from bert_tf.models.answerer import Answerer
 from bert_tf.tasks.reports.tables import ReportTable, confusion
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 TRUTH, PREDICTED = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
@@ -24,9 +22,8 @@ def rows(path) -> list[list[str]]:
 
 
 def test_files_pictures_and_events(tmp_path):
-    long = ReportTable(
-        "long", "A | B", ["a|b", "c"], [["x\n" * 300, None], ["x", np.nan]], note="noted"
-    )
+    rows_of_long = [["x\n" * 300, None], ["x", np.nan]]
+    long = ReportTable("long", "A | B", ["a|b", "c"], rows_of_long, note="noted")
     write_report([long, *confusion(["a", "한국어"], TRUTH, PREDICTED)], tmp_path)
     assert rows(tmp_path / "confusion.tsv")[1] == ["a", "1", "2"]
     header, row, other = rows(tmp_path / "long.tsv")
@@ -38,11 +35,9 @@ def test_files_pictures_and_events(tmp_path):
     with Image.open(tmp_path / "confusion.png") as image:
         assert image.format == "PNG" and image.size == (640, 500)
     (events,) = tmp_path.glob("events.out.tfevents.*")
-    tags = {
-        value.tag
-        for record in tf.data.TFRecordDataset(str(events)).as_numpy_iterator()
-        for value in tf.compat.v1.Event.FromString(record).summary.value
-    }
+    records = tf.data.TFRecordDataset(str(events)).as_numpy_iterator()
+    found = (tf.compat.v1.Event.FromString(record).summary.value for record in records)
+    tags = {value.tag for values in found for value in values}
     assert tags == {"confusion", "long"}
 
 
@@ -55,20 +50,11 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
     assert "Scores of each label" in err
     assert "no example has the label b" in err
     assert "expected calibration error" in err
-    assert "cut at 128 tokens: 0 of 2 inputs" in err
+    assert "truncated at 128 tokens: 0 of 2 inputs" in err
     names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
-    assert names == {
-        "metrics.json",
-        "predictions.tsv",
-        "report.md",
-        "classes.tsv",
-        "confusion.tsv",
-        "confusion.png",
-        "calibration.tsv",
-        "calibration.png",
-        "worst.tsv",
-        ".bert-tf.json",
-    }
+    pictured = {f"{x}.{kind}" for x in ("confusion", "calibration") for kind in ("tsv", "png")}
+    others = {"metrics.json", "predictions.tsv", "report.md", "classes.tsv", "worst.tsv"}
+    assert names == pictured | others | {".bert-tf.json"}
     assert "nan" not in (output / "report.md").read_text().lower()
 
 

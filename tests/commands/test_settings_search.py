@@ -1,5 +1,6 @@
 """The search: what it tries, in which order, what it keeps, how it goes on. No run trains here."""
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from cases import for_each, refused
 from PIL import Image
 from watchers import Lines
 
@@ -22,8 +24,8 @@ from bert_tf.commands.settings_search import Setting, picture, ranked, search, t
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, write_text
 from bert_tf.files.owners import RUN, Mark
-from bert_tf.models.answerer import Evaluation
 from bert_tf.tasks.reports.tables import markdown
+from bert_tf.text.answerer import Evaluation
 from bert_tf.training.loop import DivergedError
 
 BEST = 3e-5
@@ -57,13 +59,9 @@ class Runs:
             for name in ("best", "last"):
                 write_text(folder / name / "model.safetensors", self.made[-1])
         scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
-        return FinetuningResult(
-            training=None,
-            best_by="f1",
-            evaluation=Evaluation(None, scores, []),
-            train_examples=8,
-            evaluations=options.epochs,
-        )
+        sizes = {"train_examples": 8, "evaluations": options.epochs}
+        evaluation = Evaluation(None, scores, [])
+        return FinetuningResult(training=None, best_by="f1", evaluation=evaluation, **sizes)
 
 
 @pytest.fixture
@@ -111,13 +109,43 @@ class Changing(Runs):
         return result
 
 
+class Tied(Runs):
+    """Runs of equal scores, with losses by learning rate and seed."""
+
+    def __init__(self, losses: dict[tuple[float, int], float | None], **result) -> None:
+        super().__init__()
+        self.losses, self.result = losses, result
+
+    def __call__(self, options, watcher=None):
+        result = super().__call__(options)
+        result.evaluation.scores["f1"] = 1.0
+        loss = self.losses[options.learning_rate, options.seed]
+        return replace(result, loss=loss, **self.result)
+
+
+@for_each(
+    "best_by losses expected",
+    *((x, [0.3, 0.2, 0.1, 0.2], "rate-2e-05_epochs-1/seed-1") for x in ("f1", "loss")),
+    *((x, [0.1, 0.2, 0.4, 0.1], "rate-5e-05_epochs-1/seed-1") for x in ("f1", "loss")),
+    *((x, [0.2, 0.2, 0.2, 0.2], "rate-2e-05_epochs-1/seed-2") for x in ("f1", "loss")),
+    ("f1", [None, None, None, None], "rate-2e-05_epochs-1/seed-2"),
+)
+def test_of_equal_scores_the_lower_loss_or_the_later_wins(options, best_by, losses, expected):
+    """The mean over seeds chooses the setting; `losses` are of two settings with two seeds."""
+    rates = (5e-5, 2e-5)
+    options = replace(options, batch_size=[8], learning_rate=[*rates], epochs=[1], seeds=2)
+    by_run = dict(zip([(rate, seed) for rate in rates for seed in (1, 2)], losses, strict=True))
+    search(options, Lines(), Tied(by_run, best_by=best_by))
+    assert best(Path(options.output)) == f"batch-8_{expected}"
+    search(options, Lines(), Runs())  # what its file remembers
+    assert best(Path(options.output)) == f"batch-8_{expected}"
+
+
 def best(output: Path) -> str:
-    """The run that best/ is a copy of."""
     return (output / "best" / "model.safetensors").read_text()
 
 
 def models(output: Path) -> set[str]:
-    """The runs whose models are there."""
     files = output.glob("batch-*/seed-*/best/model.safetensors")
     return {str(file.parent.parent.relative_to(output)) for file in files}
 
@@ -158,15 +186,11 @@ def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
     assert "learning rate 4e-05" in watcher.notices[1] and "were deleted" in watcher.notices[1]
 
 
-def test_the_grid_is_the_papers(options):
+def test_the_grid_is_the_papers_and_features_have_rates_of_their_own(options):
     runs = Runs()
     settings = tried(options, runs)
-    assert settings == [
-        Setting(batch, rate, epochs)
-        for batch in (16, 32)
-        for rate in (5e-5, 4e-5, 3e-5, 2e-5)
-        for epochs in (2, 3, 4)
-    ]
+    grid = itertools.product((16, 32), (5e-5, 4e-5, 3e-5, 2e-5), (2, 3, 4))
+    assert settings == [Setting(*values) for values in grid]
     assert len(runs.made) == 24
     output = Path(options.output)
     # The best model alone is kept, beside the logs of all.
@@ -174,6 +198,10 @@ def test_the_grid_is_the_papers(options):
     kept = {path.parent.parent for path in output.rglob("model.safetensors")}
     assert kept == {output, output / best(output)}
     assert not [*output.rglob("checkpoints"), *output.rglob("last")]
+    options = replace(options, batch_size=[32], epochs=[3], features_only="concat_last_four")
+    for given, rates in (({}, [3e-3, 1e-3, 3e-4, 1e-4]), ({"learning_rate": [1e-3]}, [1e-3])):
+        options = replace(options, **given, output=f"{options.output}-2")
+        assert [setting.learning_rate for setting in tried(options)] == rates
 
 
 def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
@@ -196,8 +224,8 @@ def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
         assert image.format == "PNG" and image.size == (640, 500)
 
 
-@pytest.mark.parametrize("trials", [None, 4])
-@pytest.mark.parametrize("killed_at", [0, 3, 4])
+@for_each("trials", None, 4)
+@for_each("killed_at", 0, 3, 4)
 def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, killed_at):
     """Runs 0, 2, 4 ... begin a trial; run 3 is in the middle of one."""
     options = replace(options, batch_size=[16], epochs=[2], trials=trials, seeds=2)
@@ -227,16 +255,7 @@ def test_a_finished_search_runs_nothing_and_can_be_extended(options):
     assert best(Path(options.output)).startswith(first.setting.folder)
 
 
-def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
-    def refused(one, watcher):
-        raise InputError("there is no such data")
-
-    with pytest.raises(InputError, match="no such data"):
-        search(options, Lines(), refused)
-    assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
-
-
-def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
+def test_proposals_lie_in_the_ranges_and_close_in_on_the_best_until_none_is_left(options):
     options = replace(options, learning_rate=[1e-6, 1e-3], epochs=[1, 5], trials=40, keep_models=3)
     settings = tried(options)
     assert len(set(settings)) == 40
@@ -249,10 +268,8 @@ def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
     assert len(near) >= 8
     assert len([*Path(options.output).rglob("model.safetensors")]) == 1 + 3
     assert json.loads((Path(options.output) / "search.json").read_text())["trials"]
-
-
-def test_too_few_settings_for_the_trials_end_the_search(options):
-    options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9)
+    other = f"{options.output}-2"
+    options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9, output=other)
     trials = search(options, watcher := Lines(), Runs())
     assert len(trials) == 4
     assert "4 of 9 trials were made: no further setting was found" in watcher.notices[0]
@@ -285,28 +302,24 @@ def test_a_score_that_no_run_has(one_setting, capsys, monkeypatch):
     assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
 
 
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"weight_decay": 0.5, "train": "other.tsv"}, "--weight_decay, --train"),
-        ({"train": None, "data": "glue/RTE", "text_column": "1"}, "--data, --train, --text_column"),
-        ({"model": "other"}, "content of --model"),
-        ({"teacher": "other"}, "content of --teacher"),
-        ({"teacher": None}, "content of --teacher"),
-        ({"max_length": 64}, "--max_length"),
-        ({"long_texts": "windows"}, "--long_texts"),
-    ],
+@for_each(
+    "changed told",
+    ({"weight_decay": 0.5, "train": "other.tsv"}, "--weight_decay, --train"),
+    ({"train": None, "data": "glue/RTE", "text_column": "1"}, "--data, --train, --text_column"),
+    ({"model": "other"}, "content of --model"),
+    ({"teacher": "other"}, "content of --teacher"),
+    ({"teacher": None}, "content of --teacher"),
+    ({"max_length": 64}, "--max_length"),
+    ({"long_texts": "windows"}, "--long_texts"),
 )
 def test_runs_that_learn_otherwise_are_not_compared(one_setting, tmp_path, changed, told):
-    """What the runs compare when they are resumed: options, files by their content, the lengths."""
     made = {name: model_of(tmp_path / name, name[:5]) for name in ("teacher", "other", "teach")}
     options = replace(one_setting, teacher=made["teacher"])
     tried(options)
     # The same teacher elsewhere, and the task's own length.
     tried(replace(options, teacher=made["teach"], max_length=128))
     changed = {name: made.get(value, value) for name, value in changed.items()}
-    with pytest.raises(InputError, match=f"a search with another {told}: give the same"):
-        tried(replace(options, **changed))
+    refused(f"a search with another {told}: give the same", tried, replace(options, **changed))
     assert len(tried(replace(options, **changed, override=True))) == 1
 
 
@@ -315,56 +328,22 @@ def test_a_search_that_cannot_be_is_refused(one_setting):
         tried(replace(one_setting, strategy="multi_worker"))
     tried(one_setting)
     (Path(one_setting.model) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(InputError, match="another vocabulary or tokenizer of --model"):
-        tried(one_setting)
+    refused("another vocabulary or tokenizer of --model", tried, one_setting)
     (Path(one_setting.output) / "search.json").write_text("{")
-    with pytest.raises(InputError, match=r"search\.json cannot be read"):
-        tried(one_setting)
+    refused(r"search\.json cannot be read", tried, one_setting)
 
 
-def test_a_search_of_an_earlier_version_has_the_models_path_alone(one_setting, tmp_path):
-    tried(one_setting)
-    record = Path(one_setting.output) / "search.json"
-    stored = json.loads(record.read_text())
-    known = {"model": "../x", "task": None, "max_length": None}
-    for name in ("model_content", "version", "teacher_content", "tokenizer", "long_texts"):
-        stored["options"].pop(name)
-    record.write_text(json.dumps({**stored, "options": {**stored["options"], **known}}))
-    other = replace(one_setting, model=model_of(tmp_path / "other", "other weights"))
-    with pytest.raises(InputError, match="a search with another --max_length: give"):
-        tried(replace(other, max_length=9))
-    tried(other)
-
-
-def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path):
-    """Equal texts, and the questions of a context, were on both sides of the split."""
-    (tmp_path / "d.tsv").write_text("text\tlabel\na\tx\n")
-    own = replace(options, data=None, train=str(tmp_path / "d.tsv"), learning_rate=[BEST])
-    file = replace(own, validation=own.train, output=f"{options.output}-2")
-    for each in (own, file):
-        tried(each)
-        record = Path(each.output) / "search.json"
-        stored = json.loads(record.read_text())
-        stored["options"].pop("split", None)
-        record.write_text(json.dumps(stored))
-    tried(file)  # a search of an earlier version, whose examples are the same
-    with pytest.raises(InputError, match="search with another split into training and validation"):
-        tried(own)
-
-
-def test_a_dry_run_writes_nothing(options, tmp_path):
+def test_dry_runs_and_refused_first_runs_leave_nothing(options, tmp_path):
     watcher = Lines()
     assert search(replace(options, dry_run=True), watcher, Runs()) == []
     assert watcher.notices == ["The search has 24 settings with 1 run(s) each"]
     assert not (tmp_path / "run").exists()
 
+    def refuse(one, watcher):
+        raise InputError("there is no such data")
 
-def test_features_have_rates_of_their_own(options):
-    options = replace(options, batch_size=[32], epochs=[3], features_only="concat_last_four")
-    runs = Runs()
-    assert [setting.learning_rate for setting in tried(options, runs)] == [3e-3, 1e-3, 3e-4, 1e-4]
-    options = replace(options, learning_rate=[1e-3], output=f"{options.output}-2")
-    assert [setting.learning_rate for setting in tried(options)] == [1e-3]
+    refused("no such data", search, options, Lines(), refuse)
+    assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
 
 
 @pytest.fixture
@@ -391,24 +370,21 @@ def test_seeds_of_which_one_diverges(seeds):
     assert last.endswith("the best of 3 evaluations")
     assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
     other = replace(seeds, learning_rate=0.1)
-    with pytest.raises(InputError, match="holds runs with another --learning_rate: give the same"):
-        finetune_seeds(other, watcher, Runs())
+    refused("with another --learning_rate: give the same", finetune_seeds, other, watcher, Runs())
     with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
         finetune_seeds(replace(other, output=f"{output}-2"), watcher, Runs())
     finetune_seeds(replace(seeds, output=f"{output}-2", seed=2), watcher, Runs())
     (output / "best" / "NOTES.md").write_text("theirs")
     for seed in (1, 3):
         shutil.rmtree(output / f"seed-{seed}")
-    with pytest.raises(InputError, match=r"best/NOTES\.md: would be replaced"):
-        finetune_seeds(seeds, watcher, Runs())
+    refused(r"best/NOTES\.md: would be replaced", finetune_seeds, seeds, watcher, Runs())
     assert (output / "best" / "NOTES.md").exists()
 
 
 def test_two_commands_do_not_share_an_output(seeds):
     class Nested(Runs):
         def __call__(self, options, watcher=None):
-            with pytest.raises(InputError, match="another process is training there"):
-                finetune_seeds(seeds, Lines(), Runs())
+            refused("another process is training there", finetune_seeds, seeds, Lines(), Runs())
             return super().__call__(options)
 
     assert finetune_seeds(seeds, Lines(), Nested()).best_seed == 3

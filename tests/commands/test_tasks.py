@@ -1,8 +1,6 @@
-"""`bert-tf tasks`: the table, and one task in full."""
-
 from dataclasses import replace
 
-import pytest
+from cases import for_each
 
 from bert_tf.commands.tasks import describe, overview
 from bert_tf.tasks.task_table import TASKS
@@ -16,24 +14,15 @@ def test_the_table_has_every_task(call):
     assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.6 dev")
     assert rows["masked_words"].endswith("accuracy, pseudo_perplexity 512")  # trains nothing
     assert "bert-tf tasks NAME" in err
-
-
-def test_the_table_says_what_the_kinds_say():
     assert overview(TASKS.data.values()) == overview(TASKS.values())
     assert [*map(describe, TASKS.data.values())] == [*map(describe, TASKS.values())]
-
-
-def test_scores_of_the_paper_name_their_examples():
     for name, expected in (("swag", "81.6 (base), 86.6 (large), dev set"), ("rte", ", test set")):
         assert dict(describe(TASKS[name]))["paper"].endswith(expected)
-
-
-def test_the_score_reached_names_its_weights():
     task = replace(TASKS["rte"], reached={"some weights": 66.0})
     assert overview([task])[1][-1] == "66.0 (some weights)"
 
 
-@pytest.mark.parametrize("name", TASKS)
+@for_each("name", *TASKS)
 def test_a_task_in_full(name, call):
     out, _ = call("tasks", name)
     task = TASKS[name]

@@ -1,11 +1,9 @@
-"""`vocab` and `shards`: what they refuse to replace, and the command that `vocab` proposes."""
-
 import shlex
 import shutil
 import unicodedata
 from pathlib import Path
 
-import pytest
+from cases import for_each
 from command_line import run
 
 
@@ -13,14 +11,11 @@ def left_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        (".", "holds the input"),
-        ("tokenizer", "is the input"),
-        ("notes", "holds mine.txt, which this command did not make"),
-    ],
-)
+OUTPUTS = [(".", "holds the input"), ("tokenizer", "is the input")]
+OUTPUTS += [("notes", "holds mine.txt, which this command did not make")]
+
+
+@for_each("output expected", *OUTPUTS)
 def test_overwrite_deletes_no_input_and_nothing_of_others(
     output, expected, corpus, tokenizer, tmp_path, monkeypatch, call
 ):
@@ -39,17 +34,16 @@ def test_overwrite_deletes_no_input_and_nothing_of_others(
     assert left_in(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ("text", "example"),
-    [
-        ("한국어 형태소를 분석한다.", "한국어 -> ᄒ ᅡ ᆫ ᄀ ᅮ ᆨ ᄋ ᅥ"),
-        ("ภาษาไทยมีสระและวรรณยุกต์ ที่นี่", "ที่นี่ -> ทน"),
-        ("ที่นี่" * 9, f"({'ที่นี่' * 4} -> {'ทน' * 4})"),  # cut where it is shown
-        ("Tiếng Việt có nhiều dấu", "tiếng -> tieng"),
-        ("Der Bär ging für immer nach Köln", "bär -> bar"),
-        ("The café is plain English without any accents. " + "So is most of it. " * 20, None),
-    ],
-    ids=["Korean", "Thai", "Thai without spaces", "Vietnamese", "German", "English"],
+@for_each(
+    "text example",
+    ("한국어 형태소를 분석한다.", "한국어 -> ᄒ ᅡ ᆫ ᄀ ᅮ ᆨ ᄋ ᅥ"),
+    ("ภาษาไทยมีสระและวรรณยุกต์ ที่นี่", "ที่นี่ -> ทน"),
+    ("ที่นี่" * 9, f"({'ที่นี่' * 4} -> {'ทน' * 4})"),  # cut where it is shown
+    ("Tiếng Việt có nhiều dấu", "tiếng -> tieng"),
+    ("Der Bär ging für immer nach Köln", "bär -> bar"),
+    ("The café is plain English without any accents. " + "So is most of it. " * 20, None),
+    ("I \u2764\ufe0f it 1\ufe0f\u20e3 \u2600\ufe0f", None),
+    ids=["Korean", "Thai", "Thai without spaces", "Vietnamese", "German", "English", "emoji"],
 )
 def test_vocab_proposes_the_switch_that_the_text_needs(text, example, tmp_path, call):
     (tmp_path / "text.txt").write_text((text + "\n") * 3, encoding="utf-8")
@@ -71,6 +65,9 @@ def test_vocab_proposes_nfc_for_text_in_nfd(tmp_path, call):
     paths = {"corpus": tmp_path / "text.txt", "output": tmp_path / "vocab"}
     _, said = call("vocab --size 500 --strip_accents false", **paths)
     assert "Next: bring each file to NFC" in said
+    # Without accents, both forms are the same pieces.
+    _, said = call("vocab --size 500 --overwrite --no_do_lower_case --strip_accents true", **paths)
+    assert "NFC" not in said
 
 
 def test_vocab_proposes_shards_of_the_text_that_it_has_read(tmp_path, call):

@@ -1,8 +1,7 @@
-"""A model that knows the frequencies of words alone is told from one that knows more."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 
 from bert_tf.commands.word_frequencies import METRICS, plateau_notice, word_frequency_loss
 from bert_tf.files.atomic import write_json
@@ -16,10 +15,8 @@ def test_the_loss_of_frequencies_is_their_entropy():
     words = draw.choice(4, size=(50, 8, 20), p=shares)
     weights = (np.arange(20) < 15).astype("float32") * np.ones((50, 8, 1), "float32")
     words[..., 15:] = 99  # padded slots do not count
-    batches = [
-        (None, {"mlm_logits": tf.constant(w)}, {"mlm_logits": tf.constant(v)})
-        for w, v in zip(words, weights, strict=True)
-    ]
+    both = ([{"mlm_logits": tf.constant(x)} for x in arrays] for arrays in (words, weights))
+    batches = [(None, *pair) for pair in zip(*both, strict=True)]
     entropy = -(shares * np.log(shares)).sum()
     assert word_frequency_loss(batches) == pytest.approx(entropy, rel=0.01)
     assert word_frequency_loss([]) == 0.0
@@ -34,22 +31,20 @@ def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
     assert loss == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("scores", "told"),
-    [
-        ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, LITTLE),
-        ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
-        ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, None),
-        ({"ltr_loss": 4.0, "rtl_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
-        ({"accuracy": 0.9}, None),
-        ({"mlm_loss": None, "word_frequency_loss": 6.0}, None),
-        ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, None),
-        (
-            {"mlm_loss": 7.3, "word_frequency_loss": 4.51},
-            "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone "
-            "give 4.51): pre-train it for more steps",
-        ),
-    ],
+@for_each(
+    "scores told",
+    ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, LITTLE),
+    ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
+    ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, None),
+    ({"ltr_loss": 4.0, "rtl_loss": 5.9, "word_frequency_loss": 6.0}, LITTLE),
+    ({"accuracy": 0.9}, None),
+    ({"mlm_loss": None, "word_frequency_loss": 6.0}, None),
+    ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, None),
+    (
+        {"mlm_loss": 7.3, "word_frequency_loss": 4.51},
+        "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone "
+        "give 4.51): pre-train it for more steps",
+    ),
 )
 def test_a_model_on_the_plateau_is_named(tmp_path, scores, told):
     assert plateau_notice(tmp_path) is None

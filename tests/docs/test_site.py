@@ -1,10 +1,6 @@
-"""The site: it builds without a warning, holds what it lists, and works in a browser."""
-
 import contextlib
 import functools
-import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,8 +8,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from chromium import Chromium, Page
+from cases import for_each
+from chromium import PHONE, run_chromium, watched_page
+from command_line import finished, words
 from PIL import Image
+from playwright.sync_api import Browser, Page, expect
 
 from bert_tf.cli import COMMANDS
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 # What people type, and the page that one of the first three results is.
 QUERIES = {
-    "bert-tf index": "commands/bert-tf-index",
     "class imbalance": "how-do-i",
     "confusion matrix": "how-do-i",
     "cross-validation": "how-do-i",
@@ -58,22 +56,15 @@ def site(made_once) -> Path:
     """A page outside the navigation, a link or an anchor that leads nowhere are warnings."""
 
     def build(path: Path) -> None:
-        built = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", path],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "SITE_URL": URL},
-        )
-        assert built.returncode == 0, built.stderr
+        build = words("-m mkdocs build --quiet --site-dir", path)
+        finished(sys.executable, *build, cwd=ROOT, env={"SITE_URL": URL})
 
     return made_once("site", build)
 
 
 def test_the_site(site):
-    for name in COMMANDS:  # the page of `index` is not that of the folder
-        page = "bert-tf-index" if name == "index" else name
-        text = (site / "commands" / f"{page}.html").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        text = (site / "commands" / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(rf"<h1[^>]*>bert-tf {name}\b", text), name
     finetune = (site / "commands" / "finetune.html").read_text(encoding="utf-8")
     assert 'id="learning_rate"' in finetune
@@ -94,8 +85,6 @@ def test_the_site(site):
 
 
 class Files(SimpleHTTPRequestHandler):
-    """Serves files without a log; a browser that closes a tab interrupts some answers."""
-
     def log_message(self, *words: object) -> None:
         pass
 
@@ -106,7 +95,6 @@ class Files(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def served(site) -> Iterator[str]:
-    """The site's URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -114,64 +102,47 @@ def served(site) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator[Chromium]:
-    chromium = Chromium(tmp_path_factory.mktemp("profile"))
-    yield chromium
-    chromium.close()
-
-
-@pytest.fixture
-def page(browser, served) -> Iterator[Page]:
-    """A tab; at its end no script has failed, and nothing was loaded from elsewhere."""
-    tab = Page(browser)
-    yield tab
-    assert tab.complaints() == []
-    urls = [url for url in tab.requests() if not url.startswith(("about:", "data:"))]
-    assert len(urls) > 1
-    assert all(url.startswith(f"{served}/") for url in urls)
-    tab.close()
+def browser() -> Iterator[Browser]:
+    with run_chromium() as browser:
+        yield browser
 
 
 def search(page: Page, query: str) -> list[str]:
     """Types a query into the site's search; the pages that it lists, the best first."""
-    box = "document.querySelector('[data-md-component=search-query]')"
-    results = "document.querySelector('.md-search-result__meta').innerText"
-    page.evaluate(f"({box}.focus(), {box}.select())")
-    page.press("Delete")
-    page.wait(f"{results}.startsWith('Type to start')")
-    page.insert(query)
-    page.press("End")
-    page.wait(f"/ match|No match/.test({results})")
+    box = page.locator("[data-md-component=search-query]")
+    results = page.locator(".md-search-result__meta")
+    box.fill("")
+    box.press("End")  # the page listens for keys
+    expect(results).to_have_text(re.compile("^Type to start"))
+    box.fill(query)
+    box.press("End")
+    expect(results).to_have_text(re.compile(" match|No match"))
     links = "Array.from(document.querySelectorAll('.md-search-result__item'), (e) => "
     return page.evaluate(f"{links} new URL(e.querySelector('a').href).pathname.slice(1))")
 
 
 @pytest.mark.peer("chromium")
-def test_a_search_finds_the_page(page, served):
-    page.open(f"{served}/index.html", "document.querySelector('.md-search-result__meta') !== null")
-    results = {query: search(page, query)[:3] for query in QUERIES}
-    missed = {
-        query: pages for query, pages in results.items() if f"{QUERIES[query]}.html" not in pages
-    }
+def test_a_search_finds_the_page(browser, served):
+    with watched_page(browser, served) as page:
+        page.goto(f"{served}/index.html")
+        results = {query: search(page, query)[:3] for query in QUERIES}
+    missed = {q: pages for q, pages in results.items() if f"{QUERIES[q]}.html" not in pages}
     assert not missed
 
 
 @pytest.mark.peer("chromium")
-@pytest.mark.parametrize(
-    "name", ["index", "commands/finetune", "notebooks/question_answering", "python-api", "serving"]
+@for_each("settings", {}, PHONE, ids=["wide", "phone"])
+@for_each(
+    "name", "index", "commands/finetune", "notebooks/question_answering", "python-api", "serving"
 )
-def test_a_page_in_a_browser(name, page, served):
+def test_a_page_in_a_browser(name, settings, browser, served):
     """On a wide screen and a phone nothing is wider than the window, and no picture is missing."""
     wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     missing = "Array.from(document.images).filter((i) => !i.naturalWidth).map((i) => i.src)"
-    page.open(f"{served}/{name}.html", "document.readyState === 'complete'")
-    assert page.evaluate(wider) == 0
-    page.size(380, 800, phone=True)
-    assert page.evaluate(wider) == 0
-    assert page.evaluate(missing) == []
-    broken = [
-        event["response"]["url"]
-        for event in page.events("Network.responseReceived")
-        if event["response"]["status"] >= 400
-    ]
-    assert broken == [f"{served}/versions.json"]  # of published versions: `mike` writes it
+    broken: list[str] = []
+    with watched_page(browser, served, **settings) as page:
+        page.on("response", lambda got: got.status >= 400 and broken.append(got.url))
+        page.goto(f"{served}/{name}.html", wait_until="networkidle")
+        assert page.evaluate(wider) == 0
+        assert page.evaluate(missing) == []
+    assert set(broken) == {f"{served}/versions.json"}  # of published versions: `mike` writes it

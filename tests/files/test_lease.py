@@ -1,8 +1,7 @@
-"""One writer at a time in a folder of a bucket."""
-
 import time
 
 import pytest
+from cases import for_each, refused
 
 from bert_tf.errors import InputError
 from bert_tf.files import lease, mirror, storage
@@ -18,10 +17,8 @@ def test_one_process_writes_a_url_at_a_time(s3, quick_leases, monkeypatch):
     url = f"{s3}/one"
     folder = storage.open_folder(url)
     folder.write(".writable", b"")
-    with (
-        mirror.mirrored(url),
-        pytest.raises(InputError, match="one: another process is writing there"),
-    ):
+    taken = pytest.raises(InputError, match="one: another process is writing there: wait")
+    with mirror.mirrored(url), taken:
         lease.Lease(folder).take()
     assert folder.all_names() == [".writable"]
     killed = lease.Lease(folder)
@@ -32,19 +29,19 @@ def test_one_process_writes_a_url_at_a_time(s3, quick_leases, monkeypatch):
     successor.take()
     with pytest.raises(lease.LostLeaseError):
         killed.check()
-    with pytest.raises(InputError, match="one: another process is writing there: wait"):
+    with taken:
         mirror.mirrored(url).__enter__()
     # Both find it dead, or no writer, at the same time: one may create the next lease.
     late = lease.Lease(folder)
     monkeypatch.setattr(late, "_last", lambda: 1)
     monkeypatch.setattr(late, "_is_alive", lambda number: False)
-    with pytest.raises(InputError, match="another process is writing there"):
+    with taken:
         late.take()
     successor.release()
     assert folder.all_names() == [".writable"]
 
 
-@pytest.mark.parametrize("released", [0, 1])
+@for_each("released", 0, 1)
 def test_whoever_looks_while_another_begins_is_no_writer(s3, released):
     """The other takes the next lease, or a later one, if that was released meanwhile."""
     folder = storage.open_folder(f"{s3}/meanwhile{released}")
@@ -59,8 +56,7 @@ def test_whoever_looks_while_another_begins_is_no_writer(s3, released):
         return number
 
     late._last = last
-    with pytest.raises(InputError, match="another process is writing there"):
-        late.take()
+    refused("another process is writing there", late.take)
     first.check()
     first.release()
     assert not folder.all_names()

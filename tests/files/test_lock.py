@@ -1,9 +1,9 @@
-import pytest
+from cases import for_each
 
 from bert_tf.files.lock import locked
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@for_each("kind", "file", "folder")
 def test_one_holds_a_path_until_its_block_ends(tmp_path, kind):
     path = tmp_path / kind
     path.mkdir() if kind == "folder" else path.touch()
@@ -14,13 +14,10 @@ def test_one_holds_a_path_until_its_block_ends(tmp_path, kind):
 
 
 def test_those_that_share_keep_others_away(tmp_path):
+    with locked(tmp_path / "missing") as is_held:
+        assert is_held is None
+    assert not list(tmp_path.iterdir())
     with locked(tmp_path, is_shared=True) as one, locked(tmp_path, is_shared=True) as other:
         assert one and other
         with locked(tmp_path) as alone:
             assert alone is False
-
-
-def test_a_missing_path_is_not_made(tmp_path):
-    with locked(tmp_path / "missing") as is_held:
-        assert is_held is None
-    assert not list(tmp_path.iterdir())

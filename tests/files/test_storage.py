@@ -1,11 +1,10 @@
-"""Folders on disks and in object stores: the same files by the same names."""
-
 import errno
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from cases import for_each, refused
 from s3_server import Faults, put
 
 from bert_tf.errors import InputError
@@ -21,14 +20,11 @@ def folder(request, tmp_path):
     folder.clear()
 
 
-def test_a_missing_folder_is_empty(folder):
+def test_files_by_their_names_are_there_whole_or_not_at_all(folder, tmp_path):
     assert folder.sizes() == {} and folder.all_names() == []
     assert folder.size("a") is None and folder.read("a") is None
     folder.remove(["a"])
     folder.clear()
-
-
-def test_files_by_their_names(folder, tmp_path):
     folder.write("b", b"old")
     folder.write("b", b"whole")
     with (folder / "deep").new_file("a") as path:
@@ -44,9 +40,6 @@ def test_files_by_their_names(folder, tmp_path):
     folder.clear()
     assert folder.all_names() == []
     assert folder.local is None or not folder.local.exists()
-
-
-def test_a_file_that_fails_half_way_is_not_there(folder):
     folder.write("a", b"old")
     with pytest.raises(KeyError), folder.new_file("a") as path:
         path.write_bytes(b"ha")
@@ -87,14 +80,9 @@ def test_a_whole_bucket_is_no_output(s3):
     put("others/data")
     before = objects()
     folder = storage.open_folder(s3)
-    for change in (
-        folder.clear,
-        lambda: folder.remove(["x"]),
-        lambda: folder.write("x", b""),
-        lambda: mirror.mirrored(f"{s3}/").__enter__(),
-    ):
-        with pytest.raises(InputError, match=r"s3://bucket: is a whole bucket: name a folder"):
-            change()
+    changes = [folder.clear, lambda: folder.remove(["x"]), lambda: folder.write("x", b"")]
+    for change in (*changes, mirror.mirrored(f"{s3}/").__enter__):
+        refused(r"s3://bucket: is a whole bucket: name a folder", change)
     assert objects() == before
 
 
@@ -114,12 +102,15 @@ def test_folders_of_a_console_and_hidden_or_empty_or_patterned_names_are_read(s3
     folder = storage.open_folder(f"{s3}/console")
     assert folder.all_names() == [".hidden/b", "deep/a"]
     assert folder.sizes() == {}
-    assert [*storage.find_objects(f"{s3}/console")] == [f"{s3}/console/deep/a"]
-    assert [*storage.find_objects(f"{s3}/console/.hidden")] == [f"{s3}/console/.hidden/b"]
-    assert [*storage.find_objects(f"{s3}/console/.hidden/*")] == [f"{s3}/console/.hidden/b"]
     put("text/a[1].txt", "text/a1.txt")
-    assert [*storage.find_objects(f"{s3}/text/a[1].txt")] == [f"{s3}/text/a[1].txt"]
-    assert [*storage.find_objects(f"{s3}/text/a?.txt")] == [f"{s3}/text/a1.txt"]
+    for pattern, found in {
+        "console": "console/deep/a",
+        "console/.hidden": "console/.hidden/b",
+        "console/.hidden/*": "console/.hidden/b",
+        "text/a[1].txt": "text/a[1].txt",
+        "text/a?.txt": "text/a1.txt",
+    }.items():
+        assert [*storage.find_objects(f"{s3}/{pattern}")] == [f"{s3}/{found}"]
     with mirror.mirrored(f"{s3}/console"):
         copy = mirror.local_path(f"{s3}/console")
         assert (copy / "deep" / "a").is_file()
@@ -142,19 +133,16 @@ def test_stores_without_conditional_writes_have_one_writer_too(s3, monkeypatch):
         assert folder.read("name") == b"first"
     Faults.faults[:] = ["denied"] * 3
     monkeypatch.undo()
-    with pytest.raises(InputError, match="plain/other: no permission"):
-        folder.create("other", b"")
+    refused("plain/other: no permission", folder.create, "other", b"")
     Faults.faults.clear()
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (PermissionError("Denied"), r"^s3://bucket/key: no permission \(Denied\): check"),
-        (OSError("no such library\n" * 100), r"the store failed .*no such library.{,300}$"),
-        (FileNotFoundError("key"), "no such bucket or key: check the name"),
-        (type("NoCredentialsError", (Exception,), {})("none"), "no credentials"),
-    ],
+@for_each(
+    "error message",
+    (PermissionError("Denied"), r"^s3://bucket/key: no permission \(Denied\): check"),
+    (OSError("no such library\n" * 100), r"the store failed .*no such library.{,300}$"),
+    (FileNotFoundError("key"), "no such bucket or key: check the name"),
+    (type("NoCredentialsError", (Exception,), {})("none"), "no credentials"),
 )
 def test_errors_of_a_store_are_one_line_that_names_the_key(error, message):
     with pytest.raises((InputError, OSError), match=message), storage.remote_errors(URL):
@@ -185,6 +173,5 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
     storage._file_system.cache_clear()
-    with pytest.raises(InputError, match=r"s3://: .*pip install 'fsspec>=2026\.1' 's3fs>=2026\.1'"):
-        storage.find_objects(URL)
+    refused(r"s3://: .*pip install 'fsspec>=2026\.1' 's3fs>=2026\.1'", storage.find_objects, URL)
     storage._file_system.cache_clear()

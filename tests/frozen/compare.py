@@ -20,23 +20,13 @@ CASES = Path(__file__).with_name("frozen_cases.py")
 
 def start(checkout: str, folder: Path, patterns: list[str]) -> subprocess.Popen:
     """Runs the cases with the package of a checkout, on one core: the other has the other one."""
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(Path(checkout).resolve()),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "0",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
+    env = {"PYTHONPATH": str(Path(checkout).resolve()), "XDG_CACHE_HOME": str(folder / "cache")}
+    env |= {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **env, "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "0"}
     folder.mkdir()
     with (folder / "log.txt").open("w") as log:
-        return subprocess.Popen(
-            [sys.executable, CASES, folder / "files", folder / "results.json", *patterns],
-            env=env,
-            stdout=log,
-            stderr=log,
-        )
+        command = [sys.executable, CASES, folder / "files", folder / "results.json", *patterns]
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log)
 
 
 def difference(old: Any, new: Any, where: str = "") -> str:
@@ -59,10 +49,8 @@ def difference(old: Any, new: Any, where: str = "") -> str:
 def main(old: str, new: str, *patterns: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder, name) for name in ("old", "new")]
-        started = [
-            start(checkout, path, list(patterns))
-            for checkout, path in zip((old, new), folders, strict=True)
-        ]
+        sides = zip((old, new), folders, strict=True)
+        started = [start(checkout, path, list(patterns)) for checkout, path in sides]
         for process, path in zip(started, folders, strict=True):
             if process.wait():
                 sys.exit((path / "log.txt").read_text()[-2000:])

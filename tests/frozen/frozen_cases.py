@@ -69,7 +69,6 @@ EXPORTED = ("float32", "bfloat16", "int8")  # versions 1, 2, 3 of `export --prec
 
 
 def run(command: str) -> str:
-    """Runs `bert-tf`; returns what it prints."""
     import bert_tf.cli
 
     main = getattr(bert_tf.cli, "main", None)
@@ -204,7 +203,6 @@ def asked(task: str, count: int = 6) -> dict[str, list]:
 def answers(
     export: Path, inputs: dict[str, list], left_out: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Signatures' outputs for raw strings, in a SavedModel opened by TensorFlow alone."""
     import tensorflow as tf
 
     found = {}
@@ -220,7 +218,6 @@ def answers(
 
 
 def plain(values: Any) -> Any:
-    """An array as JSON values."""
     texts = values.dtype.kind in "OS"
     return [x.decode() for x in values.reshape(-1)] if texts else values.tolist()
 
@@ -292,7 +289,6 @@ def _arguments(made: type) -> dict[str, Any]:
 
 
 def initial_weights(seed: int) -> dict[str, str]:
-    """A new model's random weights."""
     from bert_tf import BertConfig, BertPreTrainer
 
     model = BertPreTrainer(BertConfig.from_json("start/two/config.json"), seed=seed)
@@ -303,7 +299,6 @@ def initial_weights(seed: int) -> dict[str, str]:
 
 
 def options() -> dict[str, list[str]]:
-    """The options of all commands, by name."""
     commands = re.findall(r"^ {2,4}([a-z]+) +[a-z]", run("--help"), re.MULTILINE)
     found = {}
     for command in commands:
@@ -365,7 +360,6 @@ def fingerprint(task: str, path: str) -> str:
 
 
 def published(task: str, shared: Path) -> dict[str, str]:
-    """Fingerprint of the training examples of a published data set."""
     return {"fingerprint": fingerprint(task, str(shared / "data" / PUBLISHED[task]))}
 
 
@@ -374,7 +368,6 @@ def own(task: str) -> dict[str, str]:
 
 
 def all_cases(shared: Path = SHARED) -> dict[str, Callable[[], Any]]:
-    """Name -> case."""
     partial = functools.partial
     found: dict[str, Callable[[], Any]] = {
         "vocabulary/lower": partial(vocabulary, "--size 160 --do_lower_case"),
@@ -401,7 +394,6 @@ def all_cases(shared: Path = SHARED) -> dict[str, Callable[[], Any]]:
 
 
 def unpack(folder: Path, archive: Path = ARCHIVE, beginning: str = "") -> None:
-    """Extracts the files whose names begin so."""
     with tarfile.open(archive) as file:
         members = [x for x in file.getmembers() if x.name.startswith(beginning)]
         file.extractall(folder, members, filter="data")

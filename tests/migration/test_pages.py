@@ -1,5 +1,3 @@
-"""docs/coming-from.md: its new code runs, and the table knows every symbol of the old code."""
-
 import re
 import shlex
 import shutil
@@ -7,14 +5,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from tiny import tiny_config
 
-from bert_tf import BertTokenizer
+from bert_tf import BertPreTrainer, BertTokenizer, save_model
 from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.cli import main
 from bert_tf.migration.scan import scan
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.saving import save_model
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
@@ -59,7 +56,7 @@ def blocks(section: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("origin", ORIGINS)
+@for_each("origin", *ORIGINS)
 def test_the_new_code_runs(origin, tmp_path, monkeypatch):
     """What is common to all origins follows; the first of them exports the model."""
     monkeypatch.chdir(tmp_path)
@@ -80,18 +77,14 @@ def test_the_new_code_runs(origin, tmp_path, monkeypatch):
     assert exported.exists() == (origin == ORIGINS[0] or "original" in origin)
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
+@for_each("origin", *ORIGINS)
 def test_the_old_code_is_known(origin, tmp_path):
     for number, (language, code) in enumerate(blocks(origin)):
         if language in ("py", "shell"):
             suffix = {"py": "py", "shell": "sh"}[language]
             (tmp_path / f"{number}.{suffix}").write_text(code)
+    assert len(ORIGINS) == len(re.findall(r"\(#from-[\w-]+\)", PAGE)) == 5  # each is linked
     report = scan(tmp_path)
     assert not report.unread
     assert len(report.findings) >= 3
     assert [x.name for x in report.findings if x.row is None] == []
-
-
-def test_every_origin_is_linked():
-    assert len(ORIGINS) == 5
-    assert len(re.findall(r"\(#from-[\w-]+\)", PAGE)) == 5

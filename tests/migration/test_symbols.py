@@ -1,13 +1,11 @@
-"""The table of symbols: its rows, and that what it tells users to write exists."""
-
 import importlib
 import inspect
 import re
 
-import pytest
+from cases import for_each
 
 import bert_tf
-from bert_tf.cli import COMMANDS, command_module
+from bert_tf.cli import COMMANDS, command_named
 from bert_tf.migration.symbols import LIBRARIES, find, table
 from bert_tf.options import option_helps
 from bert_tf.tasks.task_table import TASKS
@@ -15,7 +13,7 @@ from bert_tf.tasks.task_table import TASKS
 ROWS = [row for rows in table().values() for row in rows]
 TEXT = " ".join(row.instead for row in ROWS)
 FORMS = {"name", "method", "attribute", "argument", "text", "number", "call", "key", "position"}
-FORMS |= {"script", "flag", "setting"}
+FORMS |= {"override", "script", "flag", "setting"}
 
 
 def test_every_row_has_advice_or_a_reason():
@@ -24,22 +22,15 @@ def test_every_row_has_advice_or_a_reason():
         assert row.library in LIBRARIES and row.form in FORMS, row
         assert row.what, row
         assert bool(row.instead) != bool(row.because), row
-
-
-def test_no_symbol_is_listed_twice():
-    keys = [(row.library, row.form, row.symbol) for row in ROWS]
-    assert len(keys) == len(set(keys))
-
-
-def test_no_row_is_hidden_by_an_earlier_one():
-    for row in ROWS:
+        # None is hidden by an earlier one, or listed twice.
         if not set("*[") & set(row.symbol):
             assert find(row.library, row.form, row.symbol) is row, row
+    assert len({(row.library, row.form, row.symbol) for row in ROWS}) == len(ROWS)
 
 
 def test_commands_and_options_that_it_names_exist():
     """An option belongs to the command before it, or to any where there is none."""
-    options = {name: set(option_helps(command_module(name).Options)) for name in COMMANDS}
+    options = {name: set(option_helps(command_named(name).options)) for name in COMMANDS}
     everywhere = set().union(*options.values()) | {"config"}
     for row in ROWS:
         for command in re.findall(r"bert-tf ([a-z]+)((?: --?\w+(?: [A-Za-z./]+)?)*)", row.instead):
@@ -52,16 +43,8 @@ def test_commands_and_options_that_it_names_exist():
 
 
 # Functions of what commands do, by command.
-FUNCTIONS = {
-    "vocab": "learn_vocabulary",
-    "shards": "make_shards",
-    "pretrain": "pretrain",
-    "finetune": "finetune",
-    "evaluate": "evaluate",
-    "predict": "predict",
-    "search": "search",
-    "export": "export_model",
-}
+FUNCTIONS = {name: name for name in ("pretrain", "finetune", "evaluate", "predict", "search")}
+FUNCTIONS |= {"vocab": "learn_vocabulary", "shards": "make_shards", "export": "export_model"}
 
 
 def test_a_command_for_python_code_comes_with_its_function():
@@ -83,14 +66,9 @@ def test_arguments_of_functions_that_it_names_exist():
         assert set(re.findall(r"(\w+)=", arguments)) <= set(known), (name, arguments)
 
 
-def test_tasks_that_it_names_exist():
-    named = {
-        name for row in ROWS for name in re.findall(r'(?:--task |task=")([a-z]\w+)', row.instead)
-    }
-    assert named <= set(TASKS), named
-
-
-def test_names_that_it_gives_exist():
+def test_tasks_and_names_that_it_gives_exist():
+    for row in ROWS:
+        assert set(re.findall(r'(?:--task |task=")([a-z]\w+)', row.instead)) <= set(TASKS)
     for path in set(re.findall(r"bert_tf\.([\w.]+)", TEXT)):
         at = bert_tf
         for part in path.rstrip(".").split("."):
@@ -101,20 +79,18 @@ def test_names_that_it_gives_exist():
                 at = getattr(at, part)
 
 
-@pytest.mark.parametrize(
-    ("library", "form", "symbol", "says"),
-    [
-        ("transformers", "name", "TFRobertaModel", ""),
-        ("transformers", "name", "TFDistilBertForTokenClassification", "bert_tf.BertTagger"),
-        ("transformers", "name", "DistilBertTokenizerFast", "bert_tf.BertTokenizer"),
-        ("transformers", "argument", "padding=max_length", None),
-        ("keras_hub", "name", "GemmaCausalLM", ""),
-        ("official", "setting", "trainer.optimizer_config.warmup.polynomial.power", "--warmup"),
-        ("*", "text", "https://tfhub.dev/tensorflow/bert_en_uncased_preprocess/3", "Preprocessor"),
-        ("*", "text", "https://tfhub.dev/tensorflow/small_bert/bert_en/2", "bert-tf convert"),
-        ("*", "text", "https://tfhub.dev/tensorflow/talkheads_ggelu_bert_en_base/1", ""),
-        ("keras_bert", "name", "load_trained_model_from_checkpoint", "bert-tf convert"),
-    ],
+@for_each(
+    "library form symbol says",
+    ("transformers", "name", "TFRobertaModel", ""),
+    ("transformers", "name", "TFDistilBertForTokenClassification", "bert_tf.BertTagger"),
+    ("transformers", "name", "DistilBertTokenizerFast", "bert_tf.BertTokenizer"),
+    ("transformers", "argument", "padding=max_length", None),
+    ("keras_hub", "name", "GemmaCausalLM", ""),
+    ("official", "setting", "trainer.optimizer_config.warmup.polynomial.power", "--warmup"),
+    ("*", "text", "https://tfhub.dev/tensorflow/bert_en_uncased_preprocess/3", "Preprocessor"),
+    ("*", "text", "https://tfhub.dev/tensorflow/small_bert/bert_en/2", "bert-tf convert"),
+    ("*", "text", "https://tfhub.dev/tensorflow/talkheads_ggelu_bert_en_base/1", ""),
+    ("keras_bert", "name", "load_trained_model_from_checkpoint", "bert-tf convert"),
 )
 def test_rows(library, form, symbol, says):
     row = find(library, form, symbol)

@@ -1,5 +1,3 @@
-"""A preset so small that a test can train it."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from bert_tf import BertClassifier, BertEncoder, BertTokenizer, save_model
 
 @pytest.fixture(scope="session")
 def preset(made_once) -> Path:
-    """A model directory of an encoder with its vocabulary."""
-
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")

@@ -1,13 +1,10 @@
-"""Layers of an encoder by name or number, and their widths."""
-
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from cases import for_each, refused
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import CHOICES, check_layers, choose_layers
 
 CONFIG = tiny_config(9)
@@ -37,15 +34,12 @@ def test_each_choice_is_what_it_says():
     np.testing.assert_array_equal(several, expected["concat_last_four"])
 
 
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        ("2", "from 0, the embeddings, to 1"),
-        ("-3", "-1, the last layer, to -2"),
-        ("top", "no layer 'top'"),
-        ("concat_last_four", "needs 4 layers, the model has 1"),
-    ],
+@for_each(
+    "layer message",
+    ("2", "from 0, the embeddings, to 1"),
+    ("-3", "-1, the last layer, to -2"),
+    ("top", "no layer 'top'"),
+    ("concat_last_four", "needs 4 layers, the model has 1"),
 )
 def test_a_layer_that_is_not_there(layer, message):
-    with pytest.raises(InputError, match=message):
-        check_layers([layer], CONFIG)
+    refused(message, check_layers, [layer], CONFIG)

@@ -1,8 +1,9 @@
-"""What `compile` makes of metrics and losses: names mean what Keras means by them."""
+import functools
 
 import keras
 import numpy as np
 import pytest
+from cases import for_each
 from tiny import tiny_config
 
 from bert_tf import (
@@ -20,21 +21,18 @@ from bert_tf.networks.losses import LabelAccuracy, SpanAccuracy
 CONFIG = tiny_config(11, max_position_embeddings=6)
 RNG = np.random.default_rng(0)
 E, T, C = 32, 4, 3
-IDS = {
-    "token_ids": RNG.integers(1, 11, (E, T)),
-    "segment_ids": np.zeros((E, T), "int32"),
-    "padding_mask": np.ones((E, T), "int32"),
-}
+IDS = {"token_ids": RNG.integers(1, 11, (E, T))}
+IDS |= {"segment_ids": np.zeros((E, T), "int32"), "padding_mask": np.ones((E, T), "int32")}
 CLASSES = RNG.integers(0, C, E)
 WEIGHTS = RNG.uniform(0.1, 5, E)
 TOKENS = RNG.integers(0, C, (E, T))
 IS_WORD = (RNG.random((E, T)) < 0.5).astype("float32")
 MARKS = RNG.integers(0, 2, (E, C))
 SPANS = RNG.integers(0, T, (E, 2))
+CROSS_ENTROPY = keras.losses.categorical_crossentropy
 
 
 def rows(model_class, **arguments):
-    """A model whose outputs differ between examples."""
     model = model_class(CONFIG, seed=1, **arguments)
     keras.utils.set_random_seed(3)
     for variable in model.trainable_variables:
@@ -43,7 +41,6 @@ def rows(model_class, **arguments):
 
 
 def evaluated(model, y, weights=None, **arguments):
-    """The metrics of a model compiled with `arguments`, and its outputs."""
     if arguments:
         model.compile(run_eagerly=True, **arguments)
     model.run_eagerly = True
@@ -60,7 +57,7 @@ def softmax(x):
 BOTH = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}
 
 
-@pytest.mark.parametrize("arguments", [{}, BOTH, {"metrics": ["acc"]}])
+@for_each("arguments", {}, BOTH, {"metrics": ["acc"]})
 def test_accuracy_is_unweighted_and_the_loss_is_over_the_rows(arguments):
     found, logits = evaluated(rows(BertClassifier, num_classes=C), CLASSES, WEIGHTS, **arguments)
     hits = logits.argmax(-1) == CLASSES
@@ -72,7 +69,7 @@ def test_accuracy_is_unweighted_and_the_loss_is_over_the_rows(arguments):
     assert found["loss"] == pytest.approx((losses * WEIGHTS).sum() / E, rel=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [{}, BOTH])
+@for_each("arguments", {}, BOTH)
 def test_words_without_padding(arguments):
     weights = IS_WORD * WEIGHTS[:, None]
     found, logits = evaluated(rows(BertTagger, num_classes=C), TOKENS, weights, **arguments)
@@ -85,15 +82,69 @@ def test_words_without_padding(arguments):
     assert found["loss"] == pytest.approx((losses * weights).sum() / IS_WORD.sum(), rel=1e-5)
 
 
+def cross_entropy(y_true, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def test_words_without_padding_in_another_loss():
+    model = rows(BertTagger, num_classes=C)
+    partial = functools.partial(keras.losses.sparse_categorical_crossentropy, from_logits=True)
+    kinds = ["sparse_categorical_crossentropy", cross_entropy, partial]
+    kinds.append(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    # Weights of words, or of texts.
+    for weights, losses in ((IS_WORD * WEIGHTS[:, None], kinds), (WEIGHTS, kinds[-1:])):
+        expected, _ = evaluated(model, TOKENS, weights, loss="auto")
+        for loss in losses:
+            found, _ = evaluated(model, TOKENS, weights, loss=loss)
+            assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5), loss
+    single = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    summed, _ = evaluated(model, TOKENS, WEIGHTS, loss=single)
+    assert summed["loss"] == pytest.approx(found["loss"] * E * T, rel=1e-5)
+
+
+def test_words_without_a_label_are_labelled_minus_100():
+    model = rows(BertTagger, num_classes=C)
+    arguments = {"metrics": ["accuracy", keras.metrics.F1Score(average="macro", name="f1")]}
+    expected, _ = evaluated(model, TOKENS, IS_WORD, **arguments)
+    labels = np.where(IS_WORD > 0, TOKENS, -100)
+    assert evaluated(model, labels, **arguments)[0] == pytest.approx(expected, rel=1e-6)
+    assert evaluated(model, labels, IS_WORD)[0] == pytest.approx(expected, rel=1e-6)
+    weighted = []
+    for y, w in ((labels, None), (TOKENS, IS_WORD)):
+        model = rows(BertTagger, num_classes=C)
+        model.compile(run_eagerly=True)
+        weighted.append(model.train_on_batch(IDS, y, w, class_weight={0: 3.0}))
+    assert weighted[0] == pytest.approx(weighted[1], rel=1e-6)
+
+
+def test_numbers_are_columns_to_metrics():
+    metrics = [keras.metrics.R2Score(), keras.metrics.PearsonCorrelation(name="r"), "mse"]
+    weights = CLASSES + 0.5
+    model = rows(BertRegressor)
+    both = {"metrics": metrics, "weighted_metrics": ["mse", keras.metrics.R2Score()]}
+    found, numbers = evaluated(model, WEIGHTS, weights, **both)
+    errors = (numbers - WEIGHTS) ** 2
+    mean = np.average(WEIGHTS, weights=weights)
+    spread = np.average((WEIGHTS - mean) ** 2, weights=weights)
+    expected = {
+        "r2_score": 1 - errors.mean() / WEIGHTS.var(),
+        "r": np.corrcoef(numbers, WEIGHTS)[0, 1],
+        "mse": errors.mean(),
+        "weighted_mse": np.average(errors, weights=weights),
+        "weighted_r2_score": 1 - np.average(errors, weights=weights) / spread,
+        "loss": (errors * weights).mean(),
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+    absolute, _ = evaluated(model, WEIGHTS, weights, loss="mae")
+    assert absolute["loss"] == pytest.approx((np.sqrt(errors) * weights).mean(), rel=1e-4)
+
+
 def test_accuracy_of_several_labels_and_of_spans():
     model = rows(BertMultiLabelClassifier, num_classes=C)
     found, logits = evaluated(model, MARKS, metrics=["accuracy"])
     assert found["accuracy"] == pytest.approx(((logits > 0) == MARKS).mean(), rel=1e-6)
     found, logits = evaluated(rows(BertSpanClassifier), SPANS, metrics=["accuracy"])
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == SPANS).mean(), rel=1e-6)
-
-
-def test_metrics_of_older_files():
     logits = np.array([[0.3, -0.3, 2.0]], "float32")
     assert LabelAccuracy.right(np.array([[1, 0, 0]]), logits) == np.float32(2 / 3)
     spans = np.array([[[0.0, 2.0], [1.0, 3.0], [0.5, 1.0]]], "float32")
@@ -130,32 +181,31 @@ def test_keras_metrics_get_probabilities_and_one_hot_labels():
     assert found["sparse_categorical_crossentropy"] == pytest.approx(found["loss"], rel=1e-5)
 
 
-def test_of_two_labels_the_second_is_the_positive_one():
+def test_two_labels_functions_of_ones_own_and_losses():
     names = ["AUC", "Precision", "Recall"]
     y = CLASSES % 2
     found, logits = evaluated(rows(BertClassifier, num_classes=2), y, metrics=names)
     for name in names:
         expected = getattr(keras.metrics, name)()(y, softmax(logits)[:, 1])
         assert found[name] == pytest.approx(float(expected), rel=1e-5)
+    model = rows(BertClassifier, num_classes=C)
+    found, logits = evaluated(model, CLASSES, metrics=[lambda y, x: x[:, 0]])
+    assert found["<lambda>"] == pytest.approx(logits[:, 0].mean(), rel=1e-5)
+    found, _ = evaluated(rows(BertRegressor), WEIGHTS, loss="mae", metrics=["mse"])
+    assert found.keys() == {"loss", "mse"}
+    assert BertChooser(CONFIG).output_kind == "classes"
 
 
 def test_keras_metrics_of_words_and_of_several_labels():
     f1 = {"metrics": [keras.metrics.F1Score(average="macro", name="f1")]}
     found, logits = evaluated(rows(BertTagger, num_classes=C), TOKENS, IS_WORD, **f1)
     is_word = IS_WORD > 0
-    expected = keras.metrics.F1Score(average="macro")(
-        np.eye(C)[TOKENS[is_word]], softmax(logits[is_word])
-    )
+    shares = softmax(logits[is_word])
+    expected = keras.metrics.F1Score(average="macro")(np.eye(C)[TOKENS[is_word]], shares)
     assert found["f1"] == pytest.approx(float(expected), rel=1e-5)
     found, logits = evaluated(rows(BertMultiLabelClassifier, num_classes=C), MARKS, metrics=["AUC"])
     expected = keras.metrics.AUC()(MARKS, 1 / (1 + np.exp(-logits)))
     assert found["AUC"] == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_a_function_of_ones_own_gets_logits():
-    model = rows(BertClassifier, num_classes=C)
-    found, logits = evaluated(model, CLASSES, metrics=[lambda y, x: x[:, 0]])
-    assert found["<lambda>"] == pytest.approx(logits[:, 0].mean(), rel=1e-5)
 
 
 def test_metrics_come_back_from_a_file(tmp_path):
@@ -168,37 +218,24 @@ def test_metrics_come_back_from_a_file(tmp_path):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "sparse_categorical_crossentropy",
-        keras.losses.sparse_categorical_crossentropy,
-        "SparseCategoricalCrossentropy",
-        "crossentropy",
-    ],
-)
-def test_names_of_losses_are_of_logits(loss):
+def test_names_of_losses_are_of_logits():
     model = rows(BertClassifier, num_classes=C)
     expected, _ = evaluated(model, CLASSES)
-    found, _ = evaluated(model, CLASSES, loss=loss)
-    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    names = ["sparse_categorical_crossentropy", "SparseCategoricalCrossentropy", "crossentropy"]
+    for loss in (*names, keras.losses.sparse_categorical_crossentropy):
+        found, _ = evaluated(model, CLASSES, loss=loss)
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6), loss
 
 
-@pytest.mark.parametrize(
-    "model_class, loss, told",
-    [
-        (BertClassifier, keras.losses.SparseCategoricalCrossentropy(), "from_logits=False"),
-        (BertMultiLabelClassifier, keras.losses.BinaryCrossentropy(), "from_logits=False"),
-        (BertClassifier, "kl_divergence", "compares probabilities"),
-        (BertClassifier, keras.losses.Dice(), "compares probabilities"),
-    ],
+@for_each(
+    "model_class loss told",
+    (BertClassifier, keras.losses.SparseCategoricalCrossentropy(), "from_logits=False"),
+    (BertMultiLabelClassifier, keras.losses.BinaryCrossentropy(), "from_logits=False"),
+    (BertClassifier, functools.partial(keras.losses.binary_crossentropy), "from_logits=False"),
+    (BertTagger, functools.partial(CROSS_ENTROPY, from_logits=False), "from_logits=False"),
+    (BertClassifier, "kl_divergence", "compares probabilities"),
+    (BertClassifier, keras.losses.Dice(), "compares probabilities"),
 )
 def test_losses_of_probabilities_are_refused(model_class, loss, told):
     with pytest.raises(InputError, match=told):
         model_class(CONFIG, num_classes=C).compile(loss=loss)
-
-
-def test_others_are_as_keras_takes_them():
-    found, _ = evaluated(rows(BertRegressor), WEIGHTS, loss="mae", metrics=["mse"])
-    assert found.keys() == {"loss", "mse"}
-    assert BertChooser(CONFIG).output_kind == "classes"

@@ -1,10 +1,9 @@
-"""`compile` and the recipe of `fit`, as Keras users know them."""
-
 import warnings
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from rounding import rounding
 from small_data import LABELS, NUMBERS, TEXTS, arrays, fit
 
@@ -34,6 +33,20 @@ def test_the_recipe_of_a_fit(opened):
     fit(model, epochs=1)  # from the start, with the step that is traced
     assert model.optimizer is optimizer
     assert int(model.optimizer.iterations) == 2
+
+
+def test_data_of_unknown_size_has_no_schedule_and_fit_says_so(opened):
+    model = opened()
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(4).filter(lambda x, y: True)
+    with pytest.warns(UserWarning, match="stays at 5e-05, without warm-up and decay. Give steps_"):
+        fit(model, data, None, batch_size=None)
+    assert float(model.optimizer.learning_rate) == np.float32(5e-5)
+    counted = data.apply(tf.data.experimental.assert_cardinality(2))
+    for known in ({"x": counted}, {"x": data.repeat(), "steps_per_epoch": 2}):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*stays at")
+            fit(model, y=None, batch_size=None, **known)
+        assert float(model.optimizer.learning_rate) == 0
 
 
 @pytest.mark.slow
@@ -75,8 +88,6 @@ def test_callbacks(opened, tmp_path):
 
 
 def test_a_fit_continues_after_a_kill(opened, tmp_path):
-    """BackupAndRestore: weights, moments and the place in the schedule."""
-
     class Killed(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 1:
@@ -111,7 +122,6 @@ def test_a_batch_of_one_example(opened):
 
 
 def test_what_a_keras_file_keeps(opened, tmp_path):
-    """What `compile` was given, and the recipe of `fit`."""
     model = opened()
     model.compile(keras.optimizers.SGD(0.25), metrics=["sparse_categorical_accuracy"])
     model.save(tmp_path / "own.keras")

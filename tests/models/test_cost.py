@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from cases import for_each
 from tiny import tiny_config
 
 from bert_tf.models.cost import classification_flops, pretraining_flops
@@ -9,13 +10,12 @@ CONFIG = tiny_config(300, "3x32x4", intermediate_size=96, max_position_embedding
 TWO_ENCODERS = replace(CONFIG, attention_direction="left_to_right+right_to_left")
 
 
-@pytest.mark.parametrize(
-    ("config", "pretrainer", "classifier"),
-    [(CONFIG, 19_954_560, 19_211_520), (TWO_ENCODERS, 39_907_840, 38_423_040)],
+@for_each(
+    "config pretrainer classifier",
+    (CONFIG, 19_954_560, 19_211_520),
+    (TWO_ENCODERS, 39_907_840, 38_423_040),
 )
-def test_the_forward_pass_is_a_third_of_the_matrix_products_in_tensorflows_graph(
-    config, pretrainer, classifier
-):
+def test_a_forward_pass_is_a_third_of_the_products_in_the_graph(config, pretrainer, classifier):
     """These were counted in the graphs of five rows of 48 tokens, with all of the last block."""
     ours = pretraining_flops(config, instances=5, length=48, predictions=7)
     assert ours / 3 == pytest.approx(pretrainer, rel=0.01)

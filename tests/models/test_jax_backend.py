@@ -1,12 +1,9 @@
-"""The same models on Keras' JAX backend: numbers, gradients, `fit`."""
-
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from command_line import finished
 from tiny import tiny_config
 
 from bert_tf import BertPreTrainer, save_model
@@ -67,13 +64,8 @@ def test_the_jax_backend(tmp_path):
 
     model = BertPreTrainer(CONFIG, seed=1)
     save_model(model, tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE, str(tmp_path), json.dumps(INPUTS)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    on_jax, inputs = {"KERAS_BACKEND": "jax"}, json.dumps(INPUTS)
+    done = finished(sys.executable, "-c", _CODE, tmp_path, inputs, env=on_jax)
     theirs = json.loads(done.stdout.splitlines()[-1])
     inputs = {name: tf.constant(value) for name, value in INPUTS.items()}
     with tf.GradientTape() as tape:

@@ -1,16 +1,14 @@
-"""Models that cannot be opened as they are: a line that says what is wrong, and what to do."""
-
 import shutil
+import sys
 from types import SimpleNamespace
 
-import pytest
-from small_data import refused
+from cases import for_each, refused
 
 import bert_tf
 from bert_tf import BertClassifier
-from bert_tf.errors import InputError
-from bert_tf.models import opening
-from bert_tf.models.opening import open_answerer
+from bert_tf.extensions import added
+from bert_tf.text import opening
+from bert_tf.text.opening import open_answerer
 
 
 def test_a_preset_without_its_vocabulary(preset, tmp_path):
@@ -18,26 +16,32 @@ def test_a_preset_without_its_vocabulary(preset, tmp_path):
     (folder / "vocab.txt").unlink()
     for path in folder.glob("tokenizer.json"):
         path.unlink()
-    refused(
-        lambda: BertClassifier.from_preset(folder, labels=["a", "b"]),
-        "has no vocabulary: put its vocab.txt there, or give preprocessor=None",
-    )
+    message = "has no vocabulary: put its vocab.txt there, or give preprocessor=None"
+    refused(message, BertClassifier.from_preset, folder, labels=["a", "b"])
     assert BertClassifier.from_preset(folder, num_classes=2, preprocessor=None)
 
 
-def test_presets(preset, tmp_path):
+def test_a_missing_tensorflow_is_named_with_its_command(preset, monkeypatch):
+    """Where Keras runs on JAX; models of token ids are opened without it."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for name in ("opening", "answerer", "preprocessor"):
+        monkeypatch.delitem(sys.modules, f"bert_tf.text.{name}", raising=False)
+    added.cache_clear()
+    told = "needs TensorFlow for raw text: pip install tensorflow"
+    refused(f"^from_preset {told}", BertClassifier.from_preset, preset)
+    refused("with from_directory", BertClassifier.from_preset, preset, preprocessor=None)
+    refused(f"^bert_tf.BertPreprocessor {told}", lambda: bert_tf.BertPreprocessor)
+
+
+def test_presets(preset):
     open_preset = BertClassifier.from_preset
-    (tmp_path / "model.keras").touch()
-    refused(lambda: open_preset(tmp_path / "model.keras"), "open it with keras.models.load_model")
-    refused(lambda: open_preset(None), "the preset is None: give a folder, or a name on the hub")
-    refused(lambda: open_preset(preset / "vocab.txt"), "is a file: give the folder that holds it")
-    refused(lambda: open_preset(preset, labels="good"), "labels is 'good': give a list of names")
+    refused("the preset is None: give a folder, or a name on the hub", open_preset, None)
+    refused("is a file: give the folder that holds it", open_preset, preset / "vocab.txt")
+    refused("labels is 'good': give a list of names", open_preset, preset, labels="good")
     own = {"labels": ["bad", "good"]}
-    refused(lambda: open_preset(preset, max_length=2, **own), "max_length is 2: give 3 or more")
-    refused(
-        lambda: open_preset(preset, task="squad", **own),
-        "task 'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give",
-    )
+    refused("max_length is 2: give 3 or more", open_preset, preset, max_length=2, **own)
+    message = "'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give"
+    refused(message, open_preset, preset, task="squad", **own)
 
 
 def test_pairs_for_a_model_of_single_texts(preset, tmp_path):
@@ -51,22 +55,20 @@ def test_pairs_for_a_model_of_single_texts(preset, tmp_path):
         lambda: bert_tf.predict(model=folder, input=pairs),
         lambda: bert_tf.predict(model=folder, text=texts, pair=others),
     ):
-        refused(ask, "reads single texts, and these are pairs: leave the second texts out")
+        refused("reads single texts, and these are pairs: leave the second texts out", ask)
     (folder / "task.json").unlink()
     answers = bert_tf.predict(model=folder, input=pairs)
-    assert [row["label"] for row in answers] == [
-        row["label"] for row in bert_tf.predict(model=folder, text=texts, pair=others)
-    ]
+    again = bert_tf.predict(model=folder, text=texts, pair=others)
+    assert [row["label"] for row in answers] == [row["label"] for row in again]
     assert answers[0]["probability"] != bert_tf.predict(model=folder, text=texts)[0]["probability"]
     assert bert_tf.evaluate(model=folder, data=(pairs, ["no", "yes"])).scores["examples"] == 2
 
 
-@pytest.mark.parametrize("name", ["normalize", "max_length"])
+@for_each("name", "normalize", "max_length")
 def test_settings_that_a_saved_model_fixes_are_refused(tmp_path, monkeypatch, name):
     (tmp_path / "assets.extra").mkdir()
     (tmp_path / "assets.extra" / "task.json").write_text('{"task": "embedding"}')
-    predictor = SimpleNamespace(directory=tmp_path, inputs=["text"])
+    predictor = SimpleNamespace(directory=tmp_path, inputs=["text"], labels=())
     monkeypatch.setattr(opening, "Predictor", lambda model: predictor)
     assert open_answerer(tmp_path, {"label_map": [], "normalize": None}).task.name == "embedding"
-    with pytest.raises(InputError, match=f"--{name} is fixed in a SavedModel"):
-        open_answerer(tmp_path, {name: 0})
+    refused(f"--{name} is fixed in an export", open_answerer, tmp_path, {name: 0})

@@ -1,25 +1,17 @@
-"""What a trained model is saved as: Keras files, model directories, exports."""
-
 import json
 
 import keras
 import numpy as np
 import pytest
+from cases import for_each, slow
 from preloaded import run_code
 from rounding import rounded, rounding
 from small_data import DATA, LABELS, TEXTS
 
-from bert_tf import (
-    BertClassifier,
-    BertEncoder,
-    BertPreTrainer,
-    BertSentenceEncoder,
-    BertTagger,
-    Predictor,
-    save_model,
-)
+import bert_tf
 from bert_tf.cli import main
 from bert_tf.serving.predictor import answer_rows
+from bert_tf.tasks.signatures import DEFAULT
 
 # The answers of a saved model to its own inputs, with nothing but Keras and the package imported.
 LOAD = """
@@ -39,10 +31,7 @@ def test_a_keras_file_in_a_fresh_process(opened, tmp_path):
     assert json.loads(done.stdout.splitlines()[-1]) == rounded(model.classify(TEXTS), 24, 32)
 
 
-@pytest.mark.parametrize(
-    "model_class",
-    [pytest.param(x, marks=() if x is BertTagger else pytest.mark.slow) for x in DATA],
-)
+@for_each("model_class", *[x if x is bert_tf.BertTagger else slow(x) for x in DATA])
 def test_keras_files_answer_raw_text(opened, model_class, tmp_path):
     model, x = opened(model_class), DATA[model_class][1]
     if "mask_positions" in model.input:
@@ -59,13 +48,13 @@ def test_a_model_directory_is_that_of_the_commands(opened, preset, tmp_path):
     model = opened()
     model.fit(TEXTS, LABELS, verbose=0)
     model.save_to_preset(tmp_path / "own")
-    save_model(model, tmp_path / "plain", model.preprocessor.tokenizer)
+    bert_tf.save_model(model, tmp_path / "plain", model.preprocessor.tokenizer)
     plain = {path.name: path.read_bytes() for path in (tmp_path / "plain").iterdir()}
     own = {path.name: path.read_bytes() for path in (tmp_path / "own").iterdir()}
     assert own.keys() - plain.keys() == {"task.json"}
     assert {name: own[name] for name in plain} == plain
     assert json.loads(own["task.json"])["task"] == "classification"
-    reopened = BertClassifier.from_preset(tmp_path / "own")
+    reopened = bert_tf.BertClassifier.from_preset(tmp_path / "own")
     assert reopened.labels == ["bad", "good"]
     assert reopened.preprocessor.task == model.preprocessor.task
     one, other = reopened.predict(TEXTS, verbose=0), model.predict(TEXTS, verbose=0)
@@ -79,30 +68,28 @@ def test_an_export_is_that_of_the_commands(opened, tmp_path, monkeypatch):
     folder = model.export("saved_models/review/1")
     assert folder.resolve() == (tmp_path / "saved_models/review/1").resolve()
     answers = rounded(model.classify(TEXTS), 24, 32)
-    predictor = Predictor(tmp_path / "saved_models/review")
+    predictor = bert_tf.Predictor(tmp_path / "saved_models/review")
     assert answer_rows(predictor.signature(), {"text": TEXTS}, 32) == answers
     model.save_to_preset("models/review")
     assert main(["export", "--model", "models/review", "--name", "again"]) == 0
-    again = Predictor(tmp_path / "saved_models/again")
+    again = bert_tf.Predictor(tmp_path / "saved_models/again")
     assert answer_rows(again.signature(), {"text": TEXTS}, 32) == answers
     assert sorted(again.signatures) == sorted(predictor.signatures)
 
 
 @pytest.mark.slow
-def test_a_pre_trainers_export_guesses_words(opened, tmp_path):
-    model = opened(BertPreTrainer)
+def test_exports_of_pre_trainers_and_of_token_ids(opened, tmp_path, exports_of):
+    model = opened(bert_tf.BertPreTrainer)
     texts = ["a [MASK] film", "the bad [MASK] is [MASK]"]
-    model.export(tmp_path / "words/1")
-    served = answer_rows(Predictor(tmp_path / "words").signature(), {"text": texts}, 32)
+    with exports_of(DEFAULT):
+        model.export(tmp_path / "words/1")
+    served = answer_rows(bert_tf.Predictor(tmp_path / "words").signature(), {"text": texts}, 32)
     found = [[mask["words"][0] for mask in row["masks"]] for row in served]
     assert found == model.predict(texts)
-
-
-@pytest.mark.slow
-def test_kerass_own_exports(opened, tmp_path):
-    """Of token ids: of a model without a preprocessor, or where the format is named."""
+    # Of token ids: of a model without a preprocessor, or where the format is named.
     opened(preprocessor=None).export(tmp_path / "one", verbose=False)
-    opened().export(tmp_path / "other", format="tf_saved_model", verbose=False)
+    with exports_of(DEFAULT):
+        opened().export(tmp_path / "other", format="tf_saved_model", verbose=False)
     assert (tmp_path / "one/saved_model.pb").is_file()
     assert (tmp_path / "other/saved_model.pb").is_file()
 
@@ -116,7 +103,7 @@ def test_a_task_of_ones_own(preset, tmp_path):
         "TASK = Task(name='mine', kind=Classification(), text='review', max_length=10)\n"
     )
     task = str(tmp_path / "mine.py")
-    model = BertClassifier.from_preset(preset, labels=["bad", "good"], task=task, seed=1)
+    model = bert_tf.BertClassifier.from_preset(preset, labels=["bad", "good"], task=task, seed=1)
     assert model.preprocessor.max_length == 10
     found = model.predict({"review": TEXTS}, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -125,20 +112,14 @@ def test_a_task_of_ones_own(preset, tmp_path):
     np.testing.assert_array_equal(loaded.predict({"review": TEXTS}, verbose=0), found)
 
 
-def test_vectors_of_sentences_are_an_array(preset):
-    model = BertSentenceEncoder.from_preset(preset, seed=1)
+def test_vectors_of_sentences_and_of_encoders(preset, opened):
+    model = bert_tf.BertSentenceEncoder.from_preset(preset, seed=1)
     found = model.predict(TEXTS[:2])
     assert found.shape == (2, 16)
     np.testing.assert_array_equal(found, [row["vector"] for row in model.embed(TEXTS[:2])])
-
-
-def test_embeddings(opened):
-    encoder = opened(BertEncoder)
+    encoder = opened(bert_tf.BertEncoder)
     rows = encoder.embed(TEXTS[:2])
     assert len(rows[0]["mean"]) == 16
-    np.testing.assert_allclose(
-        [row["pooled"] for row in rows],
-        encoder.predict(TEXTS[:2], verbose=0)["pooled_output"],
-        rtol=0,
-        atol=rounding(24, 32),
-    )
+    found = [row["pooled"] for row in rows]
+    expected = encoder.predict(TEXTS[:2], verbose=0)["pooled_output"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=rounding(24, 32))

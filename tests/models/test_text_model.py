@@ -1,17 +1,23 @@
-"""`fit` and `compile` on raw text, as Keras users know them: each use is an example."""
-
 import inspect
+import itertools
 import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused, slow
 from preloaded import run_code
 from rounding import rounding
 from small_data import DATA, LABELS, NUMBERS, TAGS, TEXTS, WORDS, arrays, fit
 
-from bert_tf import BertClassifier, BertEncoder, BertPreprocessor, BertTagger
+from bert_tf import (
+    BertClassifier,
+    BertEncoder,
+    BertMultiLabelClassifier,
+    BertPreprocessor,
+    BertTagger,
+)
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.models.text_model import TextModel
@@ -19,12 +25,10 @@ from bert_tf.models.text_model import TextModel
 ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
 
 
-@pytest.mark.parametrize("name", ["compile", "fit", "evaluate", "predict", *ON_BATCH])
+@for_each("name", "compile", "fit", "evaluate", "predict", *ON_BATCH)
 def test_arguments_stand_where_keras_has_them(name):
-    own, keras_own = (
-        list(inspect.signature(getattr(owner, name)).parameters)
-        for owner in (TextModel, keras.Model)
-    )
+    functions = (getattr(owner, name) for owner in (TextModel, keras.Model))
+    own, keras_own = (list(inspect.signature(each).parameters) for each in functions)
     expected = sorted(keras_own, key=lambda x: x == "kwargs")
     assert own[: len(keras_own)] == expected
     if name == "fit":
@@ -32,7 +36,6 @@ def test_arguments_stand_where_keras_has_them(name):
 
 
 def test_single_batches(opened):
-    """A loop of one's own: as `fit`, `evaluate` and `predict` of one batch."""
     plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     looped, fitted = opened(**plain), opened(**plain)
     for model in (looped, fitted):
@@ -48,20 +51,53 @@ def test_single_batches(opened):
     looped.reset_metrics()  # before 3.15, Keras goes on with those of training
     tested = looped.test_on_batch(TEXTS, LABELS)
     np.testing.assert_allclose(tested, looped.evaluate(TEXTS, LABELS, verbose=0), **close)
-    np.testing.assert_allclose(
-        looped.predict_on_batch(TEXTS), looped.predict(TEXTS, verbose=0), **close
-    )
-    with pytest.raises(InputError, match="example 0: the label 'odd' is not one of"):
-        looped.train_on_batch(TEXTS, ["odd"] * len(TEXTS))
+    expected = looped.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(looped.predict_on_batch(TEXTS), expected, **close)
+    refused("the label 'odd' is not one of", looped.train_on_batch, TEXTS, ["odd"] * len(TEXTS))
     ids, looped.preprocessor = looped.preprocessor(TEXTS), None
     again = looped.test_on_batch(ids, np.array(NUMBERS))
     np.testing.assert_allclose(again, tested, **close)
     looped.train_on_batch(ids, np.array(NUMBERS))
 
 
+@for_each(
+    "model_class label never majority",
+    (BertClassifier, "bad", "'good' (0 of 2 right)", "50.0%, no better than always answering"),
+    slow(*(BertMultiLabelClassifier, None, "'bad' (0 of 2 right), 'film' (0 of 2 right)", "")),
+    (BertTagger, "O", "'B-PER' (0 of 4 right), 'B-LOC' (0 of 2 right)", "57.1%, no better"),
+)
+def test_fit_ends_with_what_it_has_not_learned(opened, capsys, model_class, label, never, majority):
+    _, x, y = DATA[model_class]
+    model = opened(model_class)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    names = model.label_names
+    kernel, bias = model.head.dense.weights
+    kernel.assign(keras.ops.zeros_like(kernel))
+    bias.assign([9.0 if name == label else -9.0 for name in names])
+    validation = (x[:4], y[:4])
+    fit(model, x, y, validation_data=validation, verbose=2)
+    *_, last = lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"never predicted: {never}") for line in lines)
+    assert any(majority in line for line in lines)
+    weights = 'class_weight="balanced"' if model_class is BertClassifier else "class_weight"
+    assert last.startswith(f"Try {weights} if you have not, more") and "my-score-is-bad.md" in last
+    fit(model, x, y, validation_data=validation)
+    assert not capsys.readouterr().out
+    none = tf.data.Dataset.from_tensor_slices((TEXTS, NUMBERS)).take(0).batch(2)
+    assert not model.preprocessor.unlearned_classes(model, none, None)
+
+
+def test_labels_of_ids_that_are_no_classes_are_named(opened):
+    model = opened()
+    ids = {n: np.ones((2, 3), "int32") for n in ("token_ids", "segment_ids", "padding_mask")}
+    for fault, use in itertools.product((-100, -1, 7), (*ON_BATCH[:2], "fit", "evaluate")):
+        message = f"label of example 1 is {fault}: the model's 2 classes have the numbers 0 to 1"
+        with pytest.raises(InputError, match=message):
+            getattr(model, use)(ids, np.array([1, fault]))
+
+
 @pytest.mark.slow
 def test_validation_data(opened):
-    """The last examples, as Keras takes them; or pairs of lists, or a data set."""
     model = opened()
     model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
     data = tf.data.Dataset.from_tensor_slices((TEXTS[6:], LABELS[6:])).batch(2)
@@ -82,8 +118,6 @@ def test_validation_data(opened):
 
 @pytest.mark.slow
 def test_seeds(opened):
-    """The same seed, the same weights: order, masks and dropout."""
-
     def trained(model_class, seed):
         keras.utils.set_random_seed(seed)
         model = opened(model_class, seed=None)
@@ -139,6 +173,20 @@ def test_an_encoder_in_a_model_of_ones_own(preset):
     history = model.fit(data.map(lambda text, y: (pack(text), y)), epochs=3, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     assert model.predict(pack(TEXTS), verbose=0).shape == (8, 1)
+
+
+def test_a_preprocessor_says_where_words_begin(preset):
+    pack = BertPreprocessor(preset, task="tags", max_length=16)
+    inputs = pack(TEXTS, first_pieces=True)
+    assert {*inputs} == {*pack(TEXTS), "first_pieces"}
+    text = keras.Input((), dtype="string", name="text")
+    symbolic = pack(text, first_pieces=True)["first_pieces"]
+    assert (symbolic.shape, symbolic.dtype) == ((None, None), "int32")
+    found = keras.Model(text, symbolic)(tf.constant(TEXTS)).numpy()
+    np.testing.assert_array_equal(found, inputs["first_pieces"])
+    assert (found > 0).sum(-1).tolist() == [len(text.split()) for text in TEXTS]
+    with pytest.raises(InputError, match=r"classification has no words .* task=.tags"):
+        BertPreprocessor(preset, max_length=16)(TEXTS, first_pieces=True)
 
 
 MIRRORED = """

@@ -13,14 +13,7 @@ from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
 # Not worth a test: texts for people, types, declarations, and what fails as soon as it runs.
-_NOISE = (
-    cst.Annotation,
-    cst.BaseString,
-    cst.Decorator,
-    cst.Import,
-    cst.ImportFrom,
-    cst.Raise,
-)
+_NOISE = (cst.Annotation, cst.BaseString, cst.Decorator, cst.Import, cst.ImportFrom, cst.Raise)
 _CALLS_OF_NOISE = {
     "InputError",
     "TypeVar",
@@ -44,8 +37,6 @@ _OPERATORS = [pair for pair in mutators.mutation_operators if pair[1] not in _CR
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
-
     path: str  # of the file, in the repository
     line: int
     function: str  # "function" or "Class.method"; "" outside of functions
@@ -55,7 +46,6 @@ class Mutant:
 
 
 def _called(node: cst.CSTNode) -> str:
-    """The name of the function that a node calls, or ""."""
     function = node.func if isinstance(node, cst.Call) else None
     if isinstance(function, cst.Attribute):
         function = function.attr

@@ -24,7 +24,6 @@ class Reach:
         self._failed: set[str] = set()
 
     def pytest_configure(self) -> None:
-        """Paths are those below the current folder."""
         self._root = f"{Path.cwd()}/"
         self._prefixes = tuple(self._root + path for path in self._paths)
 
@@ -34,7 +33,6 @@ class Reach:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef) -> Iterator[None]:
-        """Keeps the calls of a fixture apart."""
         outer, self._calls = self._calls, set()
         try:
             return (yield)
@@ -44,7 +42,6 @@ class Reach:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Function) -> Iterator[None]:
-        """Traces a test."""
         self._calls, start = set(), time.process_time()
         threading.settrace(self._trace)
         sys.settrace(self._trace)
@@ -65,20 +62,16 @@ class Reach:
                 self.result[item.nodeid] = (time.process_time() - start, sorted(functions))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that fails or is skipped is near to nothing."""
         if report.outcome != "passed":
             self._failed.add(report.nodeid)
 
 
 class Chosen:
-    """Runs some of the collected tests, in an order of its own."""
-
     def __init__(self, tests: Sequence[str]) -> None:
         self.result: list[str] = []  # the tests that failed
         self._order = {test: number for number, test in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keeps the chosen tests."""
         items[:] = sorted(
             (item for item in items if item.nodeid in self._order),
             key=lambda item: self._order[item.nodeid],

@@ -8,6 +8,9 @@ A mutant costs its tests alone: they run in a process forked from one that has i
 in a copy of the repository with one file changed. A test is near a function if it runs it; the
 fewer other functions it runs, the nearer. What tests run is recorded in runs/mutants/reach, once
 for each file of tests: remove the folder when functions have moved.
+
+mutmut's own runner (3.8) draws no sample, follows no link (`bert_tf/pipelines`), and leaves out
+functions with decorators and constants of modules: 30% of these mutants.
 """
 
 import argparse
@@ -51,7 +54,6 @@ class Job:
 
 
 def _run_job(tree: Path, job: Job, results: Any) -> None:
-    """Runs in the forked process."""
     os.setsid()
     log = os.open(tree.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -105,7 +107,6 @@ def run_jobs(jobs: Iterable[Job], trees: list[Path]) -> None:
 
 
 def copies(folder: Path, number: int) -> list[Path]:
-    """Copies the files that git has or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
     if (shared := Path("../shared").resolve()).is_dir():
@@ -150,7 +151,6 @@ def nearest_tests(mutant: Mutant, reach: Reached, seconds: float) -> list[str]:
 
 
 def files_of(tests: list[str]) -> list[str]:
-    """The files of tests, in their order."""
     return list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
 
@@ -174,7 +174,6 @@ def report(mutants: dict[Mutant, str], survivors: list[Mutant], known: dict) -> 
 
 
 def main() -> None:
-    """Draws mutants, runs their nearest tests, and reports."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sample", type=int, default=300, help="mutants, over all packages")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")

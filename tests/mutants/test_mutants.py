@@ -1,10 +1,10 @@
 """`make mutants`, on a project of two functions."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from command_line import finished
 
 pytest.importorskip("mutmut")
 
@@ -46,10 +46,9 @@ def test_seen_equivalent_and_new_mutants_are_told_apart(tmp_path):
     (tmp_path / "tests").mkdir()
     for name, text in [("small.py", CODE), ("tests/test_small.py", TESTS), ("table.yaml", TABLE)]:
         (tmp_path / name).write_text(text)
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    finished("git", "init", "--quiet", cwd=tmp_path)
     command = [sys.executable, PROGRAM, "--sample", "100", "--table", "table.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = finished(*command, cwd=tmp_path, timeout=120)
     # Texts, types and errors are not changed: 7 changes of numbers and comparisons are left.
     assert "| small | 7 | 3 | 1 | 50% |" in done.stdout
     equivalent, new = done.stdout.split("Equivalent: 1")[1].split("New survivors: 3")

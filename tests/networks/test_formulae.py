@@ -7,15 +7,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from tiny import tiny_config
 
 from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.networks import (
-    BertEmbeddings,
-    Pooler,
-    SelfAttention,
-    TransformerBlock,
-)
+from bert_tf.networks import BertEmbeddings, Pooler, SelfAttention, TransformerBlock
 from bert_tf.networks.activations import ACTIVATIONS
 from bert_tf.networks.bert_layer import child_seed
 from bert_tf.networks.kernels import FusedAttention
@@ -70,14 +66,11 @@ def attention(x, mask, layer):
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]])
 
 
-def test_too_long_inputs():
+def test_too_long_inputs_and_segments_and_masks_by_default(states):
     layer = BertEmbeddings(CONFIG)
     assert layer(np.zeros((1, 10), "int32")).shape == (1, 10, H)
     with pytest.raises(ValueError, match="11 tokens long, the model takes 10"):
         layer(np.zeros((1, 11), "int32"))
-
-
-def test_segments_and_masks_by_default(states):
     embeddings, ids = BertEmbeddings(CONFIG), np.arange(B * T).reshape(B, T) % V
     np.testing.assert_array_equal(embeddings(ids), embeddings(ids, np.zeros_like(ids)))
     layer = SelfAttention(CONFIG)
@@ -97,7 +90,7 @@ def test_attention_in_one_operation(random, states):
         np.testing.assert_allclose(np.sum(probabilities, -1), 1, **CLOSE)
 
 
-@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+@for_each("half", "mixed_bfloat16", "mixed_float16")
 def test_padding_is_masked_in_half_precision(random, states, half):
     layer = SelfAttention(CONFIG, dtype=half)
     layer.build((B, T, H))
@@ -129,32 +122,22 @@ def test_dropout_is_where_the_original_has_it(states):
         layer = TransformerBlock(replace(CONFIG, **{**off, position: 0.5}), seed=1)
         assert not np.array_equal(layer(states, training=True), layer(states))
         assert np.array_equal(layer(states), layer(states))
-
-
-def test_next_sentence_head_drops_nothing(states):
     layer = BertPreTrainer(CONFIG, seed=1).next_sentence
     assert np.array_equal(layer(states[:, 0], training=True), layer(states[:, 0]))
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@for_each("name", *ACTIVATIONS)
 def test_activations(name):
     x = np.linspace(-6, 6, 101)
     tanh_gelu = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    swish = x / (1 + np.exp(-x))
-    expected = {
-        "gelu": gelu(x),
-        "gelu_new": tanh_gelu,
-        "gelu_fast": tanh_gelu,
-        "gelu_pytorch_tanh": tanh_gelu,
-        "relu": np.maximum(x, 0),
-        "silu": swish,
-        "swish": swish,
-        "tanh": np.tanh(x),
-    }[name]
+    approximate = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), tanh_gelu)
+    swish = dict.fromkeys(("silu", "swish"), x / (1 + np.exp(-x)))
+    others = {"gelu": gelu(x), "relu": np.maximum(x, 0), "tanh": np.tanh(x)}
+    expected = {**approximate, **swish, **others}[name]
     np.testing.assert_allclose(ACTIVATIONS[name](x.astype("float32")), expected, **CLOSE)
 
 
-@pytest.mark.parametrize(("half", "digits"), [("bfloat16", 8), ("float16", 11)])
+@for_each("half digits", ("bfloat16", 8), ("float16", 11))
 def test_gelu_of_negative_numbers_in_half_precision(half, digits):
     """1 + erf(x) keeps no digit of a bfloat16 below -2.5: it is computed in float32."""
     x = tf.cast(tf.linspace(-4.0, -1.0, 301), half)
@@ -169,16 +152,13 @@ def test_gelu_of_negative_numbers_in_half_precision(half, digits):
     np.testing.assert_allclose(gradient, expected, rtol=2 * 2.0**-digits, atol=4e-4)
 
 
-def test_weights_start_truncated_normal():
+def test_weights_start_truncated_normal_by_seeds_of_their_own():
     layer = Pooler(replace(CONFIG, hidden_size=200), seed=1)
     layer.build((B, T, 200))
     weights = np.asarray(layer.dense.kernel)
     assert np.abs(weights).max() <= 0.04
     # A normal cut at two deviations keeps 0.88 of its deviation, in TensorFlow as here.
     assert weights.std() == pytest.approx(0.88 * 0.02, rel=0.02)
-
-
-def test_child_seeds():
     assert child_seed(None, "a") is None
     assert child_seed(1, "a") == child_seed(1, "a")
     assert len({child_seed(seed, name) for seed in range(50) for name in "abcdef"}) == 300

@@ -1,8 +1,7 @@
-"""What layers compute with is chosen by an attribute, which blocks of code change."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from tiny import tiny_config
 
 from bert_tf import BertEncoder
@@ -20,7 +19,7 @@ class Doubling(Kernels):
         return 2 * super().rows(table, ids)
 
 
-@pytest.mark.parametrize(("ended", "left"), [("first", "second"), ("second", "first")])
+@for_each("ended left", ("first", "second"), ("second", "first"))
 def test_blocks_may_end_in_any_order(ended, left):
     """As those of replicas do, whose steps are traced in turns."""
     encoder, seen, blocks = BertEncoder(CONFIG), [], {}
@@ -48,12 +47,8 @@ def test_an_encoder_computes_with_the_kernels_that_it_is_given():
     encoder.kernels = Doubling
     changed = encoder(IDS)["hidden_states"][0]
     assert np.abs(changed - usual).max() > 0.1
-    encoder.embeddings.word_embeddings.embeddings.assign(
-        encoder.embeddings.word_embeddings.embeddings / 2
-    )
+    table = encoder.embeddings.word_embeddings.embeddings
+    table.assign(table / 2)
     np.testing.assert_allclose(encoder(IDS)["hidden_states"][0], usual, atol=1e-6)
-
-
-def test_outputs_at_padding_have_a_name():
     with pytest.raises(InputError, match="padding is 'zero': give one of states, zeros"):
         BertEncoder(CONFIG)(IDS, padding="zero")

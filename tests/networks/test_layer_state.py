@@ -1,16 +1,14 @@
-"""What users set on layers comes through Keras' ways to copy and save a model."""
-
 import copy
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
+from cases import for_each
 from keras.src.models.cloning import clone_model
 from tiny import tiny_config
 
-from bert_tf import BertClassifier, BertEncoder
-from bert_tf.models.language_model import BertPreTrainer
+from bert_tf import BertClassifier, BertEncoder, BertPreTrainer
 from bert_tf.networks import TransformerBlock
 from bert_tf.paper.encoders import TwoEncoders
 
@@ -107,7 +105,7 @@ def described(model):
     }
 
 
-@pytest.mark.parametrize("make", MODELS)
+@for_each("make", *MODELS)
 def test_configs_keep_what_was_set(make):
     model = make()
     assert described(type(model).from_config(model.get_config())) == described(model)
@@ -118,18 +116,15 @@ def test_files_and_copies_keep_what_was_set(tmp_path):
     model = one_block_free()
     for again in (saved(model, tmp_path), copy.deepcopy(model)):
         assert described(again) == described(model)
+    assert "layers" not in classifier().get_config()  # what is not set is not in it
 
 
-@pytest.mark.parametrize("make", [first_layers_frozen, one_block_free, in_a_functional_model])
+@for_each("make", first_layers_frozen, one_block_free, in_a_functional_model)
 def test_clones_keep_what_was_set(make):
     """They are of Keras' own class, so that the model's own flag is not among them."""
     model = make()
     found, expected = (described(each)["trainable"] for each in (clone_model(model), model))
     assert found == expected
-
-
-def test_what_is_not_set_is_not_in_the_config():
-    assert "layers" not in classifier().get_config()
 
 
 def test_a_reloaded_model_trains_on_with_its_optimizer(tmp_path):
@@ -148,7 +143,7 @@ def test_a_reloaded_model_trains_on_with_its_optimizer(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
 def test_dtype_policies_of_layers_are_saved(tmp_path):
-    model = classifier()
+    model = BertClassifier(replace(CONFIG, num_hidden_layers=1), num_classes=2, seed=1)
     model.quantize("int8")
     model.head.dtype_policy = "mixed_bfloat16"
     loaded = saved(model, tmp_path)

@@ -1,11 +1,10 @@
-"""Activations that are computed again instead of kept."""
-
 import json
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from kernel_models import batch
 from preloaded import run_code
 from rounding import half_rounding, rounding
@@ -42,19 +41,16 @@ def gradients(model, steps=2, **options):
 
 
 def assert_close(ours, theirs, share=ROUNDING):
-    """Gradients are equal but for a share of the largest."""
     largest = max(np.abs(each).max() for each in theirs)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=share * largest)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options"),
-    [
-        (None, {}),
-        pytest.param(None, {"jit_compile": True}, marks=pytest.mark.slow),
-        pytest.param("mixed_bfloat16", {"jit_compile": False}, marks=pytest.mark.slow),
-    ],
+@for_each(
+    "dtype options",
+    (None, {}),
+    slow(None, {"jit_compile": True}),
+    slow("mixed_bfloat16", {"jit_compile": False}),
 )
 def test_the_same_numbers(dtype, options):
     """With dropout: the second computation must drop what the first one did."""
@@ -114,7 +110,6 @@ print(json.dumps({"more": kept - again, "probabilities": 4 * L * B * N * T * T})
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak where Linux tells it")
 def test_a_step_takes_less_memory():
     """Less than without by more than the attention probabilities of all layers."""
-    done = run_code(_MEMORY)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_code(_MEMORY, check=True)
     told = json.loads(done.stdout)
     assert told["more"] > told["probabilities"]

@@ -23,14 +23,9 @@ def tiny_config(vocab_size: int, size: str = "1x8x2", **changes: Any) -> BertCon
 def drawn_pretraining(seed: int, rows: int, vocabulary: int, length: int, predictions: int) -> Any:
     """Inputs and labels of a pre-training model, int32, without padding."""
     draw = np.random.default_rng(seed)
-    inputs = {
-        "token_ids": draw.integers(vocabulary, size=(rows, length)),
-        "segment_ids": draw.integers(2, size=(rows, length)),
-        "padding_mask": np.ones((rows, length)),
-        "mask_positions": draw.integers(length, size=(rows, predictions)),
-    }
-    labels = {
-        "mlm_logits": draw.integers(vocabulary, size=(rows, predictions)),
-        "nsp_logits": draw.integers(2, size=rows),
-    }
+    ids, segments = (draw.integers(most, size=(rows, length)) for most in (vocabulary, 2))
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": np.ones((rows, length))}
+    inputs["mask_positions"] = draw.integers(length, size=(rows, predictions))
+    words = draw.integers(vocabulary, size=(rows, predictions))
+    labels = {"mlm_logits": words, "nsp_logits": draw.integers(2, size=rows)}
     return keras.tree.map_structure(lambda x: x.astype(np.int32), (inputs, labels))

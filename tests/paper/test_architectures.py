@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused, slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounding import rounding
 from tiny import tiny_config
 
 from bert_tf import BertEncoder
-from bert_tf.errors import InputError
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.paper.encoders import TwoEncoders
@@ -37,7 +37,6 @@ def assert_close(one, other, message=""):
 
 
 def graph(encoder, *, training, static=False, padding="zeros"):
-    """The encoder in a graph of static or of unknown shapes."""
     spec = tf.TensorSpec([2, T] if static else [None, None], tf.int32)
     names = ("token_ids", "segment_ids", "padding_mask")
     function = tf.function(
@@ -49,12 +48,8 @@ def graph(encoder, *, training, static=False, padding="zeros"):
     return function
 
 
-@pytest.fixture(
-    scope="module",
-    params=["left_to_right", pytest.param("right_to_left", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=["left_to_right", slow("right_to_left")])
 def computed(request):
-    """Direction, and every way to compute the hidden states."""
     encoder = random_encoder(request.param)
     ways = {
         f"{'training' if training else 'inference'}, static={static}, {padding}": graph(
@@ -79,11 +74,9 @@ def test_tokens_that_must_not_be_seen_change_nothing(computed, ids, others, posi
     is_seen = positions <= position if direction == "left_to_right" else positions >= position
     lengths = np.maximum(ends, position + 1) if direction == "left_to_right" else np.array([T, T])
     rows = np.array([ids, np.where(is_seen, ids, others)])
-    inputs = {
-        "token_ids": rows,
-        "segment_ids": np.array([[0] * T, np.where(is_seen, 0, 1)]),
-        "padding_mask": positions < lengths[:, np.newaxis],
-    }
+    segments = np.array([[0] * T, np.where(is_seen, 0, 1)])
+    mask = positions < lengths[:, np.newaxis]
+    inputs = {"token_ids": rows, "segment_ids": segments, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     for way, function in ways.items():
         for states in function(inputs):
@@ -107,7 +100,7 @@ def test_what_may_be_seen_counts(computed):
     assert np.abs(one - other).max(axis=-1).min() > 1e-3
 
 
-@pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
+@for_each("direction", "left_to_right", "right_to_left")
 def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
     encoder = random_encoder(direction)
     mask = np.arange(T) < np.array([[4], [T], [1]])
@@ -148,5 +141,4 @@ def test_two_encoders_are_one_of_each_direction():
     first = SummaryFirst(config.attention_direction)(states, inputs["padding_mask"]).numpy()
     np.testing.assert_array_equal(first[:, 0], read)
     np.testing.assert_array_equal(first[:, 1:, 8:], states.numpy()[:, 1:, 8:])
-    with pytest.raises(InputError, match="is of another encoder"):
-        BertEncoder(config)
+    refused("is of another encoder", BertEncoder, config)

@@ -1,6 +1,6 @@
 import re
 
-import pytest
+from cases import for_each
 
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import classification_flops
@@ -10,16 +10,12 @@ from bert_tf.paper.cost import lstm_flops
 SIZES = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changed",
-    [
-        {},
-        {"feature_lstm_layers": 1},
-        {"feature_layers": ["embeddings", "2"], "feature_lstm_layers": 2},
-        {"feature_layers": ["mix"], "feature_lstm_layers": 2},
-        {"attention_direction": "recurrent"},
-        {"attention_direction": "recurrent", "feature_lstm_layers": 1},
-    ],
+    {},
+    {"feature_layers": ["embeddings", "2"], "feature_lstm_layers": 2},
+    {"feature_layers": ["mix"], "feature_lstm_layers": 2},
+    {"attention_direction": "recurrent", "feature_lstm_layers": 1},
     ids=str,
 )
 def test_an_lstm_multiplies_each_token_by_each_weight_of_its_kernels(changed):

@@ -1,40 +1,29 @@
-"""Raw text through the encoders that take a `BertEncoder`'s place, and those above one."""
-
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
+from cases import for_each, refused, slow
 from small_data import CONFIG, LABELS, TEXTS, VOCABULARY
 
-from bert_tf import (
-    BertClassifier,
-    BertEncoder,
-    BertPreprocessor,
-    BertTokenizer,
-    save_model,
-)
-from bert_tf.errors import InputError
+from bert_tf import BertClassifier, BertEncoder, BertPreprocessor, BertTokenizer, save_model
 from bert_tf.models.encoder import encoder_for
-from bert_tf.models.opening import load_answerer
 from bert_tf.paper.encoders import LstmEncoder, TwoEncoders
 from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.paper.language_model import BertLanguageModel
+from bert_tf.text.opening import load_answerer
 
 DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurrent"}
 
 
 @pytest.fixture(scope="module")
 def presets(tmp_path_factory):
-    """Encoder class -> a model directory that holds one."""
     folder, tokenizer = tmp_path_factory.mktemp("presets"), BertTokenizer(VOCABULARY)
     for model_class, direction in {BertEncoder: "both", **DIRECTIONS}.items():
         config = replace(CONFIG, attention_direction=direction)
         encoder, _ = encoder_for(config, seed=1, dtype=None)
         save_model(encoder, folder / model_class.__name__, tokenizer)
-    return {
-        model_class: folder / model_class.__name__ for model_class in (BertEncoder, *DIRECTIONS)
-    }
+    return {each: folder / each.__name__ for each in (BertEncoder, *DIRECTIONS)}
 
 
 def eager(model):
@@ -49,10 +38,8 @@ def saved_and_loaded(model, folder):
     """
     model.save(folder / "model.keras")
     model.save_to_preset(folder / "preset")
-    loaded = [
-        keras.saving.load_model(folder / "model.keras"),
-        eager(type(model).from_preset(folder / "preset")),
-    ]
+    opened = eager(type(model).from_preset(folder / "preset"))
+    loaded = [keras.saving.load_model(folder / "model.keras"), opened]
     for again in loaded:
         assert type(again.encoder) is type(model.encoder)
     for one, *others in zip(*(x.weights for x in (model, *loaded)), strict=True):
@@ -75,9 +62,7 @@ CLASSIFIERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "LSTMs")) for x in CLASSIFIERS]
-)
+@for_each("name", *[x if x == "LSTMs" else slow(x) for x in CLASSIFIERS])
 def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
     expected, held, settings = CLASSIFIERS[name]
     model = BertClassifier.from_preset(presets[held], labels=["bad", "good"], seed=1, **settings)
@@ -85,10 +70,8 @@ def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
     before = [np.array(weight) for weight in model.encoder.get_weights()]
     history = eager(model).fit(TEXTS, LABELS, verbose=0).history
     assert np.isfinite(history["loss"][0]) and "accuracy" in history
-    is_changed = [
-        not np.array_equal(one, other)
-        for one, other in zip(before, model.encoder.get_weights(), strict=True)
-    ]
+    pairs = zip(before, model.encoder.get_weights(), strict=True)
+    is_changed = [not np.array_equal(one, other) for one, other in pairs]
     # A frozen encoder keeps its weights; the layers on top of it learn.
     assert any(is_changed) != (settings.get("feature_layers") not in (None, ["mix"]))
     answers = model.predict(TEXTS, verbose=0)
@@ -97,7 +80,7 @@ def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
         np.testing.assert_array_equal(other.predict(TEXTS, verbose=0), answers)
 
 
-@pytest.mark.parametrize("held", DIRECTIONS)
+@for_each("held", *DIRECTIONS)
 def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     """`BertEncoder` stands for each, as in `load_model`; outputs are twice as wide."""
     model = eager(BertEncoder.from_preset(presets[held]))
@@ -113,21 +96,20 @@ def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     assert type(again.model) is held and again.task.name == "vectors"
 
 
-def refused(ask, message):
-    with pytest.raises(InputError, match=message) as caught:
-        ask()
-    assert "\n" not in str(caught.value)
-
-
-def test_another_encoder_than_the_directorys(presets):
+def test_encoders_that_do_not_fit(presets):
     plain = presets[BertEncoder]
-    refused(lambda: LstmEncoder.from_preset(plain), "BertEncoder, not LstmEncoder: open it with")
-    refused(lambda: TwoEncoders.from_preset(presets[LstmEncoder]), "LstmEncoder, not TwoEncoders")
-    refused(lambda: FeatureEncoder.from_preset(plain), "BertEncoder, not FeatureEncoder: open")
+    refused("BertEncoder, not LstmEncoder: open it with", LstmEncoder.from_preset, plain)
+    refused("LstmEncoder, not TwoEncoders", TwoEncoders.from_preset, presets[LstmEncoder])
+    refused("BertEncoder, not FeatureEncoder: open", FeatureEncoder.from_preset, plain)
+    encoder = BertEncoder.from_preset(presets[LstmEncoder])
+    refused("LstmEncoder is an encoder, which learns no", encoder.fit, TEXTS, LABELS)
+    refused("learns no labels: put the model of a task on", encoder.evaluate, TEXTS, LABELS)
+    words = BertLanguageModel.from_preset(presets[TwoEncoders])
+    for ask in (words.fit, words.evaluate, words.predict):
+        refused("takes token ids, not texts: train it with bert-tf pre", lambda ask=ask: ask(TEXTS))
 
 
 def test_a_feature_encoder_without_a_task(presets, tmp_path):
-    """It predicts, and Keras files hold it; no model directory does."""
     preprocessor = BertPreprocessor(presets[BertEncoder], "vectors", max_length=24)
     encoder = BertEncoder.from_preset(presets[BertEncoder])
     model = eager(FeatureEncoder(encoder, ["last", "0"], preprocessor=preprocessor))
@@ -136,15 +118,6 @@ def test_a_feature_encoder_without_a_task(presets, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
     np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], pooled)
-    refused(lambda: model.save_to_preset(tmp_path / "preset"), "put the model of a task on it")
+    refused("save a model with a head", model.save_to_preset, tmp_path / "preset")
     assert not (tmp_path / "preset").exists()
-    refused(lambda: model.embed(TEXTS), "cannot hold FeatureEncoder by itself: put")
-
-
-def test_encoders_and_language_models_do_not_fit_text(presets):
-    encoder = BertEncoder.from_preset(presets[LstmEncoder])
-    refused(lambda: encoder.fit(TEXTS, LABELS), "LstmEncoder is an encoder, which learns no")
-    refused(lambda: encoder.evaluate(TEXTS, LABELS), "learns no labels: put the model of a task on")
-    words = BertLanguageModel.from_preset(presets[TwoEncoders])
-    for ask in (words.fit, words.evaluate, words.predict):
-        refused(lambda ask=ask: ask(TEXTS), "takes token ids, not texts: train it with bert-tf pre")
+    refused("FeatureEncoder alone cannot be saved as a model directory: save", model.embed, TEXTS)

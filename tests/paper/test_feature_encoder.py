@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 from rounding import rounding
 from safetensors.numpy import load_file, save_file
 from small_runs import finetuning
@@ -22,10 +23,10 @@ from bert_tf.cli import main
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.errors import InputError
-from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertTagger
 from bert_tf.paper.feature_cache import FeatureCache
 from bert_tf.paper.feature_encoder import FeatureEncoder, LayerMix
+from bert_tf.text.opening import load_answerer
 from bert_tf.training.watcher import Watcher
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -53,15 +54,10 @@ def short_lstm(monkeypatch):
 
 def inputs_of(rows):
     ids = tf.constant(rows)
-    return {
-        "token_ids": ids,
-        "segment_ids": tf.zeros_like(ids),
-        "padding_mask": tf.cast(ids != 0, tf.int32),
-    }
+    return {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": tf.cast(ids != 0, tf.int32)}
 
 
 def vectors_of(model, inputs):
-    """What `FrozenLayers` computes."""
     states = [state.numpy() for state in model.encoder(inputs)["hidden_states"]]
     is_token = inputs["padding_mask"].numpy()[..., None]
     return np.concatenate([states[-1], states[0]], -1) * is_token
@@ -109,16 +105,13 @@ def test_vectors_are_computed_once_and_survive_a_kill(model, tmp_path):
     assert not (tmp_path / "features").exists()
 
 
-def test_a_cache_of_other_weights_is_replaced(model, tmp_path):
+def test_caches_of_other_weights_or_without_room(model, tmp_path, monkeypatch):
     _, _, remember = remembering(model, tmp_path)
     remember(ROWS)
     other = FeatureEncoder(BertEncoder(CONFIG, seed=2), model.chosen)
     _, counting, remember = remembering(other, tmp_path)
     np.testing.assert_allclose(remember(ROWS), vectors_of(other, inputs_of(ROWS)), **CLOSE)
     assert counting.calls == 1
-
-
-def test_without_room_vectors_are_computed_each_time(model, monkeypatch):
     # Nine tenths are room for the seven vectors of two rows, not for three.
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=7 * 16 * 5))
     cache, counting, remember = remembering(model, None)
@@ -147,10 +140,8 @@ def test_the_encoder_is_never_trained(short_lstm, encoder):
     np.testing.assert_allclose(tagger(longer).numpy()[:, :5][is_token], logits[is_token], **CLOSE)
     outputs = based(inputs)
     np.testing.assert_allclose(tagger.head(outputs["sequence_output"]), logits, **CLOSE)
-    means = [
-        row[mask].mean(0)
-        for row, mask in zip(outputs["sequence_output"].numpy(), is_token, strict=True)
-    ]
+    states = outputs["sequence_output"].numpy()
+    means = [row[mask].mean(0) for row, mask in zip(states, is_token, strict=True)]
     np.testing.assert_allclose(outputs["pooled_output"], means, **CLOSE)
 
 
@@ -191,8 +182,7 @@ def test_a_mix_of_all_layers(short_lstm, encoder, tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["feature_layers"] == ["mix"]
     np.testing.assert_array_equal(load_model(tmp_path)(inputs), tagger(inputs))
     assert len(tagger.trainable_variables) == 2 + 6 + 2
-    with pytest.raises(InputError, match="give it alone"):
-        FeatureEncoder(encoder, ["mix", "last"])
+    refused("give it alone", FeatureEncoder, encoder, ["mix", "last"])
 
 
 def test_the_directory(short_lstm, encoder, tmp_path, capsys):
@@ -208,29 +198,19 @@ def test_the_directory(short_lstm, encoder, tmp_path, capsys):
     # The encoder is in it under Hugging Face's names; a model trained as a whole starts from it.
     found = load_model(folder, BertEncoder)(inputs)["sequence_output"]
     np.testing.assert_array_equal(found, encoder(inputs)["sequence_output"])
-    whole = load_model(
-        folder,
-        BertClassifier,
-        allow_new_head=True,
-        labels=["a", "b"],
-        feature_layers=None,
-        feature_lstm_layers=0,
-    )
+    usual = {"allow_new_head": True, "labels": ["a", "b"]}
+    whole = load_model(folder, BertClassifier, feature_layers=None, feature_lstm_layers=0, **usual)
     assert isinstance(whole.encoder, BertEncoder)
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --features_only" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("model_class", "labels", "depth"),
-    [(BertTagger, {"labels": ["O", "B-X"]}, 0), (BertChooser, {}, 1)],
-)
-def test_a_bilstm_under_a_head(model_class, labels, depth, encoder, tmp_path, capsys):
+@for_each("model_class head depth", (BertTagger, {"labels": ["O", "B-X"]}, 0), (BertChooser, {}, 1))
+def test_a_bilstm_under_a_head(model_class, head, depth, encoder, tmp_path, capsys):
     start, folder = tmp_path / "start", tmp_path / "model"
     save_model(encoder, start, BertTokenizer(PIECES))
-    model = load_model(
-        start, model_class, allow_new_head=True, feature_lstm_layers=1, seed=1, **labels
-    )
+    how = {"allow_new_head": True, "feature_lstm_layers": 1, "seed": 1, **head}
+    model = load_model(start, model_class, **how)
     inputs = inputs_of(ROWS)
     states = encoder(inputs, padding="zeros")["sequence_output"]
     np.testing.assert_array_equal(model.encoder(inputs)["hidden_states"][0], states)
@@ -244,36 +224,33 @@ def test_a_bilstm_under_a_head(model_class, labels, depth, encoder, tmp_path, ca
     save_model(model, folder, BertTokenizer(PIECES))
     np.testing.assert_array_equal(load_model(folder, model_class)(outer), model(outer))
     model.encoder.freeze_layers(1)
-    assert {v.path.split("/")[0] for v in model.trainable_variables} == {
-        "pooler",
-        "bilstm_0",
-        model.head_name,
-    }
+    trained = {v.path.split("/")[0] for v in model.trainable_variables}
+    assert trained == {"pooler", "bilstm_0", model.head_name}
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --bilstm" in capsys.readouterr().err
 
 
-def test_a_directory_without_its_lstm_is_refused(encoder, tmp_path):
+def test_a_directory_without_its_lstm_and_what_cannot_be_combined(encoder, tmp_path):
     config = replace(CONFIG, feature_lstm_layers=1)
     save_model(BertClassifier(config, labels=["a", "b"]), tmp_path, BertTokenizer(PIECES))
     path = tmp_path / "model.safetensors"
     tensors = {name: t for name, t in load_file(path).items() if "lstm" not in name}
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(InputError, match="has no LSTM"):
-        load_model(tmp_path)
+    refused("has no LSTM", load_model, tmp_path)
+    options = {"model": "m", "train": "t", "output": "o", "features_only": "last"}
+    refused("leave --jit_compile", FinetuningOptions, **options, jit_compile=True)
+    with pytest.raises(InputError, match="leave --freeze_layers out"):
+        FeatureEncoder(BertEncoder(CONFIG), ["last"]).freeze_layers(1)
 
 
 @pytest.mark.slow
-def test_a_killed_run_keeps_its_vectors_and_ends_as_if_nothing_had_happened(
-    encoder, tmp_path, monkeypatch
-):
+def test_a_killed_run_keeps_its_vectors_and_ends_alike(encoder, tmp_path, monkeypatch):
     save_model(encoder, tmp_path / "encoder", BertTokenizer(PIECES))
     for name in ("train", "validation"):
         rows = "text\tlabel\n" + "sea ship\twater\ncow barn\tland\n" * 4
         (tmp_path / f"{name}.tsv").write_text(rows)
-    options = finetuning(
-        tmp_path, features_only="last,embeddings", batch_size=3, epochs=2, save_every=2
-    )
+    few = {"batch_size": 3, "epochs": 2, "save_every": 2}
+    options = finetuning(tmp_path, features_only="last,embeddings", **few)
     whole = replace(options, output=str(tmp_path / "whole"))
     run_finetuning(whole)
 
@@ -302,15 +279,6 @@ def test_a_killed_run_keeps_its_vectors_and_ends_as_if_nothing_had_happened(
     assert files[0].read_bytes() == files[1].read_bytes()
     tuned = load_answerer(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]
-    for ours, start in zip(
-        tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights, strict=True
-    ):
+    blocks = (tuned.model.encoder.encoder.blocks[0], encoder.blocks[0])
+    for ours, start in zip(*(block.weights for block in blocks), strict=True):
         np.testing.assert_array_equal(ours, start)
-
-
-def test_what_cannot_be_combined():
-    options = {"model": "m", "train": "t", "output": "o", "features_only": "last"}
-    with pytest.raises(InputError, match="leave --jit_compile"):
-        FinetuningOptions(**options, jit_compile=True)
-    with pytest.raises(InputError, match="leave --freeze_layers out"):
-        FeatureEncoder(BertEncoder(CONFIG), ["last"]).freeze_layers(1)

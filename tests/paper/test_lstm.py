@@ -1,5 +1,3 @@
-"""The LSTM language models: what each direction sees, and Keras' numbers."""
-
 import keras
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""A table of toy systems, from text to the result; killed, and made again; the command."""
-
 import itertools
 import json
 import shutil
@@ -8,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import for_each, refused
 from safetensors.numpy import load_file
 from tiny import tiny_config
 
 from bert_tf.commands.finetuning_run import FinetuningResult
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Evaluation
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.paper import data_stages, stage, tables, training_stages
 from bert_tf.paper.data_stages import Corpus, TaskData
@@ -23,6 +21,7 @@ from bert_tf.paper.reproduce import Reproduction
 from bert_tf.paper.stage import Cache
 from bert_tf.paper.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, PaperTable, System
 from bert_tf.pipelines.data_options import CorpusOptions
+from bert_tf.text.answerer import Evaluation
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.resuming import TrainingState, load_weights
 from bert_tf.training.trainer import Trainer
@@ -34,22 +33,10 @@ TOY_SCALE = replace(
     seeds=2,
     checkpoint_every=4,
     shards={**SMALL.shards, "held_out_share": 0.2, "num_shards": 1},
-    pretraining={
-        **SMALL.pretraining,
-        "size": "1x16x2",
-        "batch_size": 4,
-        "steps": 8,
-        "evaluate_every": 4,
-        "evaluation_batches": 1,
-        "precision": "float32",
-    },
-    finetuning={
-        **SMALL.finetuning,
-        "batch_size": [8],
-        "epochs": [1],
-        "max_length": 8,
-        "precision": "float32",
-    },
+    pretraining={**SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 8}
+    | {"evaluate_every": 4, "evaluation_batches": 1, "precision": "float32"},
+    finetuning={**SMALL.finetuning, "batch_size": [8], "epochs": [1]}
+    | {"max_length": 8, "precision": "float32"},
     tasks={},
 )
 
@@ -57,15 +44,8 @@ TOY_TABLE = PaperTable(
     name="toy",
     title="Toys",
     source="no table",
-    systems=lambda scale: [
-        System(name="best"),
-        System(name="after 4 steps", step=4),
-    ],
-    columns=[
-        Column(title="Acc", task="classification"),
-        Column(title="QNLI", task="qnli"),
-        Column(title=PERPLEXITY, task=""),
-    ],
+    systems=lambda scale: [System(name="best"), System(name="after 4 steps", step=4)],
+    columns=[Column(*x) for x in (("Acc", "classification"), ("QNLI", "qnli"), (PERPLEXITY, ""))],
     numbers={"best": [12.5, 1.0], "human": [99.0]},
 )
 
@@ -110,6 +90,7 @@ def make(reproduction):
     return made, reproduction.make(started)
 
 
+EXTENSIONS = ("md", "json", "png")
 RATES = SMALL.finetuning["learning_rate"]
 
 
@@ -120,13 +101,9 @@ def learned(options, listener):
     (best / "model").write_text("")
     is_last = options.learning_rate == RATES[-1]
     score = (0.75 if is_last else 0.5) if options.seed == 1 else (0.25 if is_last else 0.5)
-    return FinetuningResult(
-        training=None,
-        best_by="accuracy",
-        train_examples=8,
-        evaluations=3,
-        evaluation=Evaluation(None, {"accuracy": score}, []),
-    )
+    evaluation = Evaluation(None, {"accuracy": score}, [])
+    sizes = {"train_examples": 8, "evaluations": 3}
+    return FinetuningResult(training=None, best_by="accuracy", evaluation=evaluation, **sizes)
 
 
 @pytest.fixture
@@ -136,7 +113,6 @@ def no_finetuning(monkeypatch):
 
 @pytest.fixture(scope="module")
 def made(data, tmp_path_factory):
-    """The finished table: its folder and rows."""
     output = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_stages, "run_finetuning", learned)
@@ -148,11 +124,7 @@ def made(data, tmp_path_factory):
 @pytest.mark.slow
 def test_the_result(made):
     output, rows = made
-    assert {path.name for path in (output / "toy").iterdir()} == {
-        "table.md",
-        "table.json",
-        "table.png",
-    }
+    assert {x.name for x in (output / "toy").iterdir()} == {f"table.{x}" for x in EXTENSIONS}
     header = ["system", "Acc", "paper", "QNLI", "paper", f"{PERPLEXITY}, not in the paper"]
     assert rows[0] == header
     names = [row[0] for row in rows[1:]]
@@ -160,13 +132,8 @@ def test_the_result(made):
     by_name = {row[0]: row[1:] for row in rows[1:]}
     assert by_name["best"][1:4] == ["12.5", "not run here", "1"]
     assert by_name["after 4 steps"][1] == "not in the paper"
-    assert by_name["human"] == [
-        "not run here",
-        "99",
-        "not run here",
-        "not in the paper",
-        "not run here",
-    ]
+    not_run = "not run here"
+    assert by_name["human"] == [not_run, "99", not_run, "not in the paper", not_run]
     table = json.loads((output / "toy" / "table.json").read_text())
     score = table["rows"][0]["scores"]["Acc"]
     assert score["scores"] == [75, 25] and table["seeds"] == [1, 2]  # of the rate chosen by seed 1
@@ -181,30 +148,27 @@ def test_the_result(made):
     scores = table["held_out"]["pre-training: BERT"]
     assert f"| pre-training: BERT | {scores['step']} | {scores['mlm_loss']:.2f} |" in page
     assert "Learned little but how frequent words are: pre-training: BERT." in page
+    output, _ = made
+    (folder,) = (output / "runs").glob("pretraining-*/")
+    last, kept = (load_file(folder / name / "model.safetensors") for name in ("last", "step-8"))
+    assert last.keys() == kept.keys()
+    assert all(np.array_equal(last[name], kept[name]) for name in last)
 
 
 @pytest.mark.slow
-def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
+def test_more_seeds_are_added_and_outcomes_that_were_not_written(made, data, tmp_path, monkeypatch):
     output, rows = made
     shutil.copytree(output, tmp_path, dirs_exist_ok=True)
     tuned = []
     monkeypatch.setattr(
-        training_stages,
-        "run_finetuning",
-        lambda *arguments: tuned.append(arguments[0].seed) or learned(*arguments),
+        training_stages, "run_finetuning", lambda *x: tuned.append(x[0].seed) or learned(*x)
     )
     kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
     assert kinds == ["Finetuning"] * 2 and tuned == [3, 3]
     assert more[1][1] == "41.7 ± 28.9"
     kinds, fewer = make(toy(data, tmp_path))
     assert kinds == [] and fewer == rows
-
-
-@pytest.mark.slow
-def test_data_whose_outcome_was_not_written(made, data, tmp_path):
-    """Killed between the last file of a run and its outcome."""
-    output, rows = made
-    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    # Killed between the last file of a run and its outcome.
     for kind in ("vocabulary", "shards"):
         (record,) = (tmp_path / "runs").glob(f"{kind}-*.json")
         record.unlink()
@@ -252,15 +216,6 @@ def test_a_table_that_is_killed_again_and_again_goes_on(made, data, tmp_path, no
     assert same == (output / "toy" / "table.json").read_bytes()
 
 
-@pytest.mark.slow
-def test_the_last_checkpoint_is_the_last_model(made):
-    output, _ = made
-    (folder,) = (output / "runs").glob("pretraining-*/")
-    last, kept = (load_file(folder / name / "model.safetensors") for name in ("last", "step-8"))
-    assert last.keys() == kept.keys()
-    assert all(np.array_equal(last[name], kept[name]) for name in last)
-
-
 def test_a_checkpoint_of_lstms_is_read_into_a_model_of_them(tmp_path):
     """Keras names their cells by itself."""
     config = tiny_config(7, attention_direction="recurrent")
@@ -296,26 +251,28 @@ def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
     assert other["fine-tuning: best, Acc"] != plain["fine-tuning: best, Acc"]
 
 
-def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
-    typo = replace(
-        TOY_TABLE, systems=lambda scale: [System(name="x", pretraining={"learning_rat": 1})]
-    )
+def test_typos_and_damaged_records_are_named(data, tmp_path):
+    system = System(name="x", pretraining={"learning_rat": 1})
+    typo = replace(TOY_TABLE, systems=lambda scale: [system])
     with pytest.raises(TypeError, match="learning_rat"):
         toy(data, tmp_path, typo).estimate()
+    reproduction = toy(data, tmp_path)
+    first = reproduction.plan.stages[0]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / f"{first.name}.json").write_text("{")
+    with pytest.raises(InputError, match="delete it to repeat the run"):
+        Cache(tmp_path / "runs").outcome(first)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "message"),
-    [
-        ("mrpc", "give TASK=FOLDER"),
-        ("mprc=here", "did you mean mrpc"),
-        ("masked_words=here", "no task to fine-tune on"),
-        ("mrpc={folder}", "lacks train.tsv"),
-    ],
+@for_each(
+    "tasks message",
+    ("mrpc", "give TASK=FOLDER"),
+    ("mprc=here", "did you mean mrpc"),
+    ("masked_words=here", "no task to fine-tune on"),
+    ("mrpc={folder}", "lacks train.tsv"),
 )
 def test_tasks_that_cannot_be_used(tasks, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        task_data([tasks.format(folder=tmp_path)])
+    refused(message, task_data, [tasks.format(folder=tmp_path)])
 
 
 def test_nothing_held_out(data, tmp_path):
@@ -324,12 +281,11 @@ def test_nothing_held_out(data, tmp_path):
     scale = replace(TOY_SCALE, shards={**TOY_SCALE.shards, "held_out_share": 0.0})
     tasks = task_data([f"classification={data}/train.tsv"])
     reproduction = Reproduction(Plan(TOY_TABLE, scale, corpus, tasks), str(tmp_path / "out"))
-    with pytest.raises(InputError, match="no text was held out"):
-        make(reproduction)
+    refused("no text was held out", make, reproduction)
 
 
-@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+@for_each("scale", SMALL, PAPER, ids=lambda scale: scale.name)
+@for_each("table", *TABLES.values(), ids=lambda table: table.name)
 def test_every_table_plans(table, scale, monkeypatch):
     """With examples of every task of the table."""
     names = list(dict.fromkeys(column.task for column in table.columns if column.task))
@@ -343,9 +299,8 @@ def test_every_table_plans(table, scale, monkeypatch):
     if scale is PAPER and table.published:  # the paper's rows are those that are run
         ours = {system.name for system in plan.systems}
         assert ours & table.published.keys()
-        assert {column.title for column in plan.columns} >= {
-            title for row in table.published.values() for title in row
-        }
+        titles = {title for row in table.published.values() for title in row}
+        assert {column.title for column in plan.columns} >= titles
 
 
 def test_the_ablations_share_berts_pre_training():
@@ -358,22 +313,13 @@ def test_the_ablations_share_berts_pre_training():
     assert len(set.intersection(*shared)) == 1
 
 
-@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
+@for_each("scale", SMALL, PAPER, ids=lambda scale: scale.name)
 def test_the_recipes_read_as_many_sequences(scale):
     plan = planned_on_documentation(TABLES["recipe"], scale)
     trained = [stage.options for stage in plan.pretrainings]
     assert len({options.steps * options.mean_batch_size for options in trained}) == 1
     late = {options.late_batch_size for options in trained} - {None}
     assert late == ({96} if scale is SMALL else set())  # the paper's has long sequences late
-
-
-def test_a_damaged_record_is_named(data, tmp_path):
-    reproduction = toy(data, tmp_path)
-    first = reproduction.plan.stages[0]
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / f"{first.name}.json").write_text("{")
-    with pytest.raises(InputError, match="delete it to repeat the run"):
-        Cache(tmp_path / "runs").outcome(first)
 
 
 def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeypatch):
@@ -389,20 +335,17 @@ def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeyp
     for name, value in (("version", 0), ("weight_decay", [0.5])):
         changed = {**content, "made_with": {**content["made_with"], name: value}}
         record.write_text(json.dumps(changed))
-        with pytest.raises(InputError, match=rf"was made with {name} .*: delete it and"):
-            cache.outcome(run)
+        refused(rf"was made with {name} .*: delete it and", cache.outcome, run)
     del content["made_with"]
     record.write_text(json.dumps(content))
     assert cache.outcome(run) == {"held_out": {}}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("model-sise", "there is no table 'model-sise': did you mean model-size? There are glue"),
-        ("glue --tasks mrpc=nowhere", "nowhere does not exist: check the path"),
-        ("glue --scale paper --corpus CORPUS", "MB of text are too few to pre-train on"),
-    ],
+@for_each(
+    "arguments message",
+    ("model-sise", "there is no table 'model-sise': did you mean model-size? There are glue"),
+    ("glue --tasks mrpc=nowhere", "nowhere does not exist: check the path"),
+    ("glue --scale paper --corpus CORPUS", "MB of text are too few to pre-train on"),
 )
 def test_what_is_named_before_it_starts(arguments, message, corpus, tmp_path, call):
     line = f"reproduce {arguments.replace('CORPUS', str(corpus))}"
@@ -412,7 +355,6 @@ def test_what_is_named_before_it_starts(arguments, message, corpus, tmp_path, ca
 
 @pytest.fixture
 def toy_scale(monkeypatch):
-    """The small scale of the command, much smaller."""
     toy = replace(
         TOY_SCALE,
         vocabulary_size=500,
@@ -424,9 +366,7 @@ def toy_scale(monkeypatch):
     monkeypatch.setitem(tables.SCALES, "small", toy)
 
 
-def test_a_full_disk_is_named_before_it_starts(
-    corpus, labelled, tmp_path, call, monkeypatch, toy_scale
-):
+def test_a_full_disk_is_named_first(corpus, labelled, tmp_path, call, monkeypatch, toy_scale):
     class Usage:
         free = 1
 

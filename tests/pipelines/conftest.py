@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.shards import manifest, pretraining_batches, record_blocks, units
-from bert_tf.pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.run import write_shards
 
 
 class NumberTokenizer:
@@ -46,7 +46,7 @@ def small_blocks():
 def graphs_are_kept():
     """Tests with equal settings trace the graph that makes instances once for all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.pipelines.instances.records._MOST_TRACED", 100)
+        patch.setattr("bert_tf.pipelines.instances.record_batches._MOST_TRACED", 100)
         yield
 
 

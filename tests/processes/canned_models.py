@@ -29,13 +29,9 @@ def columns(name: str, text: str, parts: list[str], **more: list[Any]) -> Answer
     """The padded lists of a signature, for parts of a text."""
     starts = [text.index(part) for part in parts]
     ends = [start + len(part) for start, part in zip(starts, parts, strict=True)]
-    lists = {
-        "text": parts,
-        "start": starts,
-        "end": ends,
-        "start_byte": [len(text[:place].encode()) for place in starts],
-        "end_byte": [len(text[:place].encode()) for place in ends],
-    }
+    lists = {"text": parts, "start": starts, "end": ends}
+    for side in ("start", "end"):
+        lists[f"{side}_byte"] = [len(text[:place].encode()) for place in lists[side]]
     padded = {key: [*values, values[-1]] for key, values in {**lists, **more}.items()}
     return {f"{name}_count": len(parts), **{f"{name}_{key}": v for key, v in padded.items()}}
 
@@ -43,13 +39,9 @@ def columns(name: str, text: str, parts: list[str], **more: list[Any]) -> Answer
 def classes(text: str) -> Answer:
     labels = ["positive", MARKUP, *(f"rare {number}" for number in range(10))]
     probabilities = [0.75, 0.2, *([0.0005] * 10)]
-    return {
-        "label": labels[0],
-        "probability": probabilities[0],
-        "labels": labels,
-        "probabilities": probabilities,
-        "truncated": 7 if len(text) > 100 else 0,
-    }
+    all_classes = {"labels": labels, "probabilities": probabilities}
+    truncated = 7 if len(text) > 100 else 0
+    return {"label": labels[0], "probability": 0.75, **all_classes, "truncated": truncated}
 
 
 def score(text: str, text_pair: str) -> Answer:
@@ -101,26 +93,17 @@ def attention(text: str) -> Answer:
     size = len(words) + 2
     heads = np.tile(np.eye(size), (2, 3, 1, 1))
     heads[0, 0] = np.roll(np.eye(size), 1, axis=1)
-    return {
-        **columns("pieces", text, ["", *words, ""]),
-        "pieces_text": ["[CLS]", *words, "[SEP]", ""],
-        "pieces_id": list(range(100, 100 + size + 1)),
-        "probabilities": heads,
-    }
+    pieces = columns("pieces", text, ["", *words, ""])
+    pieces["pieces_text"] = ["[CLS]", *words, "[SEP]", ""]
+    return {**pieces, "pieces_id": list(range(100, 100 + size + 1)), "probabilities": heads}
 
 
 def explain(text: str) -> Answer:
     words = text.split()
-    return {
-        "label": "sea",
-        "probability": 0.75,
-        "logit": 1.5,
-        "masked_logit": 0.5,
-        "truncated": 0,
-        "pieces_count": len(words) + 2,
-        "pieces_text": ["[CLS]", *words, "[SEP]", ""],
-        "pieces_attribution": [0.0, *(0.5 - place for place in range(len(words))), 0.0, 0.0],
-    }
+    answer = {"label": "sea", "probability": 0.75, "logit": 1.5, "masked_logit": 0.5}
+    pieces = {"count": len(words) + 2, "text": ["[CLS]", *words, "[SEP]", ""]}
+    pieces["attribution"] = [0.0, *(0.5 - place for place in range(len(words))), 0.0, 0.0]
+    return {**answer, "truncated": 0} | {f"pieces_{name}": value for name, value in pieces.items()}
 
 
 def embed(text: str) -> Answer:
@@ -192,16 +175,10 @@ def signature_of(function: Callable[..., Answer]) -> SignatureDef:
 
 
 class CannedModels:
-    """What the app needs of `Models`."""
-
     def __init__(self) -> None:
+        more = {"embed": embed, "explain": explain, "tokens": tokens}
         functions: dict[str, dict[str, Callable[..., Answer]]] = {
-            "classes": {
-                "serving_default": classes,
-                "embed": embed,
-                "explain": explain,
-                "tokens": tokens,
-            },
+            "classes": {"serving_default": classes, **more},
             "choice": {"serving_default": choice},
             "entities": {"serving_default": entities},
             "full": {"serving_default": fail},
@@ -209,13 +186,10 @@ class CannedModels:
             "questions": {"serving_default": answer},
             "similarity": {"serving_default": score},
         }
-        self._loaded = {
-            name: {
-                version: CannedServable(name, version, {**answers, "attention": attention})
-                for version in (1, 2)
-            }
-            for name, answers in functions.items()
-        }
+        self._loaded: dict[str, dict[int, CannedServable]] = {}
+        for name, answers in functions.items():
+            all_answers = {**answers, "attention": attention}
+            self._loaded[name] = {x: CannedServable(name, x, all_answers) for x in (1, 2)}
         self.names = sorted(functions)
         self.metrics = Metrics()
 

@@ -55,7 +55,6 @@ def _started(starts: Sequence[Callable[..., Process]], late: float) -> Iterator[
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

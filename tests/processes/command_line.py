@@ -1,8 +1,23 @@
 """Commands in tests: a line as a user types it, and options of any value."""
 
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from bert_tf.cli import main
+
+
+def finished(
+    *command: object, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess:
+    """Runs a program that must succeed, with more in its environment; gives what it printed."""
+    options |= {"capture_output": True, "text": True, "env": {**os.environ, **(env or {})}}
+    done = subprocess.run([*map(str, command)], **options)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"[-5000:]
+    return done
 
 
 def words(line: str, *more: object, **options: object) -> list[str]:
@@ -46,6 +61,7 @@ class CommandLine:
         out, err = self._capsys.readouterr()
         assert out == ""
         *before, error = err.strip().splitlines()
+        before = [line for line in before if not line.startswith("exporting: ")]  # if it is slow
         assert bool(before) == bool(announced), err
         assert all(shown.startswith(announced) for shown in before), err
         assert error.startswith(f"bert-tf {line.split()[0]}: error: ")

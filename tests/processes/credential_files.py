@@ -1,5 +1,3 @@
-"""Files of certificates and tokens, for tests of servers."""
-
 import subprocess
 from pathlib import Path
 
@@ -7,7 +5,6 @@ from bert_tf.server.credentials import Tokens
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate of 127.0.0.1, and its key."""
     (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\n")
     for command in (
         "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost "
@@ -20,6 +17,5 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def tokens_of(folder: Path, text: str) -> Tokens:
-    """The tokens of a file with this text."""
     (folder / "tokens").write_text(text, encoding="utf-8")
     return Tokens(folder / "tokens")

@@ -26,19 +26,9 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "tensorflow",
-        "tensorflow_text",
-        "keras",
-        "bert_tf",
-        "bert_tf.cli",
-        "bert_tf.commands.pretrain",
-        "bert_tf.commands.shards",
-        "bert_tf.commands.pretraining_run",
-        "bert_tf.pipelines.shards.writing",
-    ]
-)
+_OURS = ("cli", "commands.pretrain", "commands.shards", "commands.pretraining_run")
+_LOADED = [f"bert_tf.{name}" for name in (*_OURS, "pipelines.shards.run")]
+_CONTEXT.set_forkserver_preload(["tensorflow", "tensorflow_text", "keras", "bert_tf", *_LOADED])
 
 # The exit code of a process can be read once, and the start of one process reads those of others: a
 # second thread that reads it at the same time gets 255.
@@ -50,7 +40,6 @@ _COMMAND = "import sys; from bert_tf.cli import main; sys.exit(main(sys.argv[1:]
 def _main(
     code: str, arguments: list[str], env: dict[str, str], cwd: str, outputs: tuple[str, str]
 ) -> None:
-    """What the forked process runs."""
     for descriptor, path in enumerate(outputs, start=1):
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, descriptor)
@@ -122,11 +111,9 @@ class Process:
             return self._process.exitcode
 
     def poll(self) -> int | None:
-        """The exit code, or None while the process runs."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end; raises subprocess.TimeoutExpired."""
         wait_for([self._process.sentinel], timeout)
         if (exit_code := self.returncode) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
@@ -138,7 +125,6 @@ class Process:
         return self.stdout.read(), self.stderr.read()
 
     def first_line(self, seconds: float = 60) -> str:
-        """Waits for the first line of standard output."""
         deadline = time.monotonic() + seconds
         while not (line := self.stdout.readline()).endswith("\n"):
             self.stdout.seek(0)
@@ -147,18 +133,15 @@ class Process:
         return line.strip()
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal, unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
         with _LOCK:
             self._process.kill()
 
     def terminate(self) -> None:
-        """Sends SIGTERM."""
         with _LOCK:
             self._process.terminate()
 

@@ -1,5 +1,3 @@
-"""Requests to the REST application in process."""
-
 import asyncio
 import contextlib
 from collections.abc import Iterator
@@ -49,16 +47,8 @@ def rest(models: Models, **limits) -> tuple[RestApi, Bodies]:
 async def run(app, messages, method="POST", path=f"{MODEL}:predict") -> list[dict]:
     """Runs one request as a server would, with what the client sends and when."""
     sent = []
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [],
-        "client": ("10.0.0.7", 5),
-        "http_version": "1.1",
-    }
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "headers": [], "client": ("10.0.0.7", 5), "http_version": "1.1"}
 
     async def receive():
         if not messages:

@@ -16,7 +16,6 @@ def without_times(scalars: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_checkpoint(run: Path) -> int:
-    """The step of a run's newest checkpoint, or -1."""
     names = [path.stem for path in (run / "checkpoints").glob("step-*.safetensors")]
     return max((int(name.removeprefix("step-")) for name in names), default=-1)
 

@@ -1,5 +1,3 @@
-"""Loaded models, without a protocol."""
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

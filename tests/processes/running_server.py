@@ -26,6 +26,5 @@ def running(*arguments: object, setup: str = "") -> Iterator[tuple[int, Process]
 
 
 def grpc_port(process: Process) -> int:
-    """The gRPC port that a running server has printed."""
     process.stderr.seek(0)
     return int(re.search(r"gRPC: \S+:(\d+)", process.stderr.read())[1])

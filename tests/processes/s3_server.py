@@ -71,7 +71,6 @@ class Faults(BaseHTTPRequestHandler):
 
 
 def put(*keys):
-    """Makes empty objects in the bucket."""
     for key in keys:
         storage._file_system("s3").pipe_file(f"bucket/{key}", b"")
 

@@ -1,5 +1,3 @@
-"""Watchers of runs under test."""
-
 import shutil
 from pathlib import Path
 
@@ -25,7 +23,6 @@ class Lines(Watcher):
 
     @property
     def timeless(self) -> list[tuple[int, str, dict[str, float]]]:
-        """The lines `without_times`."""
         return [(step, kind, without_times(scalars)) for step, kind, scalars in self.lines]
 
 

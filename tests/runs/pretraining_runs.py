@@ -8,24 +8,23 @@ from watchers import Copied, Lines
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.commands.pretraining_run import run_pretraining
 
+# What is logged of training, and of the held-out data.
+SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+SCALARS = {
+    *(*SCORES, "gradient_norm", "learning_rate", "examples_per_second", "tokens_per_second"),
+    *("share_of_peak", "minutes_left"),
+}
+
 
 def options(shards, small_config, output, **changed) -> PretrainingOptions:
-    values = {
-        "steps": 8,
-        "batch_size": 8,
-        "log_every": 1,
-        "save_every": 3,
-        "evaluate_every": 4,
-        "evaluation_batches": 2,
-        "learning_rate": 1e-3,
-    }
+    values = {"steps": 8, "batch_size": 8, "evaluation_batches": 2, "learning_rate": 1e-3}
+    values |= {"log_every": 1, "save_every": 3, "evaluate_every": 4}
     if "model" not in changed:
         values["size"] = str(small_config)
     return PretrainingOptions(shards=str(shards), output=str(output), **{**values, **changed})
 
 
 def pretraining_command(shards, config, output, **options) -> list[str]:
-    """The arguments of a short `bert-tf pretrain`."""
     usual = {"batch_size": 8, "evaluation_batches": 2}
     return words("pretrain", shards=shards, size=config, output=output, **usual | options)
 

@@ -89,9 +89,7 @@ def pretrained(made_once, shards, small_config) -> Path:
         "pretrain --steps 20 --batch-size 8 --log-every 5 --evaluate-every 10 "
         "--evaluation-batches 2 --learning-rate 0.001"
     )
-    return made_once(
-        "pretrained", lambda path: run(line, shards=shards, size=small_config, output=path)
-    )
+    return made_once("pretrained", lambda x: run(line, shards=shards, size=small_config, output=x))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""Runs, models and exports in a bucket."""
-
 import json
 import re
 import tempfile
 from pathlib import Path
 
 import pytest
+from cases import refused
 from command_line import words
 from preloaded import start_command, wait_until
 from pretraining_runs import pretraining_command
@@ -44,19 +43,15 @@ def test_a_run_in_a_bucket_that_is_killed_is_resumed_elsewhere(s3, shards, small
         assert remote.read(name) == (local / name).read_bytes(), name
     there = [json.loads(line) for line in remote.read("logs/scalars.jsonl").splitlines()]
     here = [json.loads(line) for line in (local / "logs/scalars.jsonl").open()]
-    assert [(x["step"], x["kind"], x["loss"]) for x in there] == [
-        (x["step"], x["kind"], x["loss"]) for x in here
-    ]
+    there, here = ([(x["step"], x["kind"], x["loss"]) for x in lines] for lines in (there, here))
+    assert there == here
     assert f"output: {json.dumps(run)}" in remote.read("config.yaml").decode()
     checkpoints = sorted(storage.open_folder(f"{run}/checkpoints").sizes())
     assert checkpoints == sorted(path.name for path in (local / "checkpoints").iterdir())
 
 
 @pytest.mark.slow
-def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
-    s3, pretrained, tmp_path, cache, capsys
-):
-    """With pairs in CSV files, one of them to validate on."""
+def test_from_a_model_in_a_bucket_to_an_export_there(s3, pretrained, tmp_path, cache, capsys):
     rows = ["first,second,same"]
     for i in range(16):
         rows.append(f'"ship, ""{i}""\twith a tab",the waves,{"yes" if i % 2 else "no"}')
@@ -65,17 +60,11 @@ def test_from_a_model_in_a_bucket_to_answers_of_an_export_there(
     mirror.Folder(f"{s3}/pre").upload(pretrained / "last" / "config.json", "best/config.json")
     for path in (pretrained / "last").iterdir():
         mirror.Folder(f"{s3}/pre/best").upload(path, path.name)
-    with pytest.raises(InputError, match=r"pre is a run directory.* did you mean .*pre/best\?"):
-        caches.fetched(f"{s3}/pre")
-    finetuning = words(
-        "finetune --text_column first --pair_column second --label_column same "
-        "--max-length 16 --epochs 1 --batch-size 4",
-        model=f"{s3}/pre/best",
-        train=pairs,
-        validation=pairs,
-        output=f"{s3}/runs/cls",
-    )
-    assert main(finetuning) == 0
+    refused(r"pre is a run directory.* did you mean .*pre/best\?", caches.fetched, f"{s3}/pre")
+    line = "finetune --text_column first --pair_column second --label_column same"
+    line += " --max-length 16 --epochs 1 --batch-size 4"
+    folders = {"model": f"{s3}/pre/best", "output": f"{s3}/runs/cls"}
+    assert main(words(line, train=pairs, validation=pairs, **folders)) == 0
     finetuned = storage.open_folder(f"{s3}/runs/cls/best")
     assert finetuned.read("metrics.json")
     header, *rows = finetuned.read("predictions.tsv").decode().splitlines()
@@ -136,16 +125,16 @@ def test_a_run_whose_uploads_are_refused_can_go_on_from_its_copy(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     upload = storage.Folder.upload
 
-    def refused(folder, path, name):
+    def refuse(folder, path, name):
         if name == "best/config.json":
             raise InputError(f"{folder}/{name}: no permission (Access Denied)")
         upload(folder, path, name)
 
-    monkeypatch.setattr(storage.Folder, "upload", refused)
+    monkeypatch.setattr(storage.Folder, "upload", refuse)
     assert main(pretraining(shards, small_config, f"{s3}/refused")) == 2
     assert caplog.text.count("it is tried again at the next checkpoint") > 1
     line = capsys.readouterr().err.splitlines()[-1]
     copy = Path(re.search(r"give --output (\S+)", line)[1])
-    assert copy.parent == tmp_path and (copy / "last" / "model.safetensors").is_file()
+    assert copy.is_relative_to(tmp_path) and (copy / "last" / "model.safetensors").is_file()
     assert main(pretraining(shards, small_config, copy)) == 0  # with the same settings
     assert storage.open_folder(f"{s3}/refused/best").read("config.json") is None

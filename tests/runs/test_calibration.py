@@ -1,5 +1,3 @@
-"""--calibrate: the temperature of a model, found, applied and kept."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +7,7 @@ from tiny import tiny_config
 
 from bert_tf import BertEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning_run import best_temperature, run_finetuning
-from bert_tf.models.opening import load_answerer
+from bert_tf.text.opening import load_answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 
@@ -21,10 +19,8 @@ def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     draw = np.random.default_rng(2)
     for split in ("train", "validation"):  # a fifth of the labels is noise
         rows = [(draw.choice(PIECES[5:]), draw.choice(PIECES[5:])) for _ in range(80)]
-        lines = [
-            f"{a} {b}\t{('no', 'yes')[int((a in ('sea', 'ship')) ^ (draw.random() < 0.2))]}"
-            for a, b in rows
-        ]
+        labels = [("no", "yes")[(a in ("sea", "ship")) ^ (draw.random() < 0.2)] for a, _ in rows]
+        lines = [f"{a} {b}\t{label}" for (a, b), label in zip(rows, labels, strict=True)]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     options = finetuning(tmp_path, epochs=8, calibrate=True, evaluate_every=80)
     run_finetuning(replace(options, calibrate=False))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from command_line import run
+from pretraining_runs import SCALARS, SCORES
 from rounding import rounding
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -18,27 +19,15 @@ def scalars(directory) -> dict[str, list]:
 
 
 def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
-    names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
-    train = scalars(pretrained / "logs" / "train")
-    assert set(train) == names | {
-        "gradient_norm",
-        "learning_rate",
-        "examples_per_second",
-        "tokens_per_second",
-        "share_of_peak",
-        "minutes_left",
-    }
-    assert train["loss"] == [5, 10, 15, 20]
-    held_out = scalars(pretrained / "logs" / "held_out")
-    assert set(held_out) == names
-    assert held_out["mlm_loss"] == [10, 20]
+    for kind, names, steps in (("train", SCALARS, [5, 10, 15, 20]), ("held_out", SCORES, [10, 20])):
+        found = scalars(pretrained / "logs" / kind)
+        assert set(found) == names and found["mlm_loss"] == steps
     assert (pretrained / "checkpoints" / "step-00000020.safetensors").is_file()
     assert f'shards: "{shards}"' in (pretrained / "config.yaml").read_text()
     for model in ("best", "last"):
         assert BertEncoder.from_directory(pretrained / model).config.hidden_size == 16
 
-
-def test_a_finished_run_started_again_changes_nothing(pretrained):
+    # Started again, the finished run changes nothing.
     before = (pretrained / "last" / "model.safetensors").read_bytes()
     # Without an option it has a tenth of the 20 steps to warm up.
     for changed in ({}, {"warmup_steps": 2}):
@@ -54,16 +43,11 @@ def test_finetune_learns(finetuned):
     assert len(rows) == scores["examples"] == 10
 
 
-def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, call):
-    model, data = finetuned / "best", labelled / "test.tsv"
-    out, _ = call("evaluate", model=model, data=data, output=tmp_path / "scores")
-    assert json.loads(out) == json.loads((tmp_path / "scores" / "metrics.json").read_text())
-    assert json.loads(out)["examples"] == 24
-
-
-def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path):
+def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path, call):
     data, answers = labelled / "test.tsv", tmp_path / "answers.jsonl"
-    run("evaluate", model=finetuned / "best", data=data, output=tmp_path)
+    out, _ = call("evaluate", model=finetuned / "best", data=data, output=tmp_path)
+    assert json.loads(out) == json.loads((tmp_path / "metrics.json").read_text())
+    assert json.loads(out)["examples"] == 24
     run("predict", model=exported, input=data, output=answers)
     _, *rows = (tmp_path / "predictions.tsv").read_text().splitlines()
     answers = [json.loads(line) for line in answers.read_text().splitlines()]
@@ -80,15 +64,11 @@ def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled
 
 @pytest.mark.slow
 def test_from_scratch_forgets_the_weights(pretrained, labelled, tmp_path):
-    run(
-        "finetune --from-scratch --epochs 1 --learning-rate 1e-9 --max-length 16 --dropout 0.25",
-        model=pretrained / "last",
-        train=labelled / "train.tsv",
-        output=tmp_path / "run",
-    )
-    table = "embeddings"
+    data = {"model": pretrained / "last", "train": labelled / "train.tsv"}
+    line = "finetune --from-scratch --epochs 1 --learning-rate 1e-9 --max-length 16 --dropout 0.25"
+    run(line, **data, output=tmp_path / "run")
     model = BertEncoder.from_directory(tmp_path / "run" / "last")
     assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.25
-    fresh = model.get_layer(table)
-    trained = BertEncoder.from_directory(pretrained / "last").get_layer(table)
+    fresh = model.get_layer("embeddings")
+    trained = BertEncoder.from_directory(pretrained / "last").get_layer("embeddings")
     assert not np.allclose(fresh.get_weights()[0], trained.get_weights()[0], atol=1e-3)

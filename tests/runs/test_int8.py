@@ -1,5 +1,3 @@
-"""Exports in int8: calibrated, refused where they lose, beside a twin in float32."""
-
 import json
 import os
 import re
@@ -10,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 from peer_programs import find_peer
 from tiny import tiny_config
 
@@ -22,10 +21,7 @@ from bert_tf import (
     processor,
     save_model,
 )
-from bert_tf.commands import export_precisions
-from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.opening import load_answerer
+from bert_tf.commands import export_precisions, int8_calibration
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.paper.feature_encoder import FeatureEncoder
@@ -35,15 +31,16 @@ from bert_tf.serving.precisions import fastest_version, same_in_other_types, typ
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.task_table import find_task
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import load_answerer
 from tests.processes.preloaded import run_code
 
 pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
-CONFIG = tiny_config(
-    len(SPECIALS) + len(WORDS), "2x32x4", max_position_embeddings=40, initializer_range=0.3
-)
+SIZES = {"max_position_embeddings": 40, "initializer_range": 0.3}
+CONFIG = tiny_config(len(SPECIALS) + len(WORDS), "2x32x4", **SIZES)
 LABELS = ["bad", "good"]
 
 
@@ -99,9 +96,8 @@ def export(run, tmp_path):
 def exported(run, tmp_path_factory, exports_of):
     root = tmp_path_factory.mktemp("served")
     with exports_of("serving_default", "tokens"):  # which share their kernels
-        return export_model(
-            model=run / "best", name="words", output=root, precision="int8", verbose=False
-        )
+        how = {"name": "words", "precision": "int8", "verbose": False}
+        return export_model(model=run / "best", output=root, **how)
 
 
 def test_an_export_has_a_twin_in_float32_and_a_card_with_both_scores(exported, run):
@@ -115,9 +111,7 @@ def test_an_export_has_a_twin_in_float32_and_a_card_with_both_scores(exported, r
     assert "use version 1, the same in float32" in card and "computed in int8" in card
     assert re.search(r"float32 short [\d.]+ ms, long [\d.]+ ms, batch [\d,.]+ ms; int8 short", card)
     assert "version 1 in float32, " in card
-
-
-def test_kernels_are_stored_as_int8_once(exported):
+    # Kernels are stored as int8, once.
     reader = tf.train.load_checkpoint(str(exported.path / "variables/variables"))
     dtypes = reader.get_variable_to_dtype_map()
     saved = [(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()]
@@ -169,9 +163,9 @@ def test_outliers_are_smoothed(run):
     gamma.assign(np.where(np.arange(32) == 3, 50.0, gamma.numpy()))
     kernel = block.feed_forward.intermediate.kernel
     kernel.assign(np.where(np.arange(32)[:, None] == 3, 0.02, 1.0) * kernel.numpy())
-    rows = export_precisions.read_calibration(model, None, run / "best")
+    rows = int8_calibration.read_calibration(model, None, run / "best")
     layer = block.feed_forward.intermediate
-    recorder = plans.Recorder(export_precisions._blocks(model))
+    recorder = plans.Recorder(int8_calibration._blocks(model))
     with kernels_of(model.model, lambda _: recorder):
         function = model.function()
     function(text=tf.constant(rows.ranges.columns["text"]))
@@ -183,8 +177,8 @@ def test_outliers_are_smoothed(run):
 
 def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
     model = load_answerer(run / "best")
-    rows = export_precisions.read_calibration(model, None, run / "best")
-    whole = export_precisions.make_plan_for(model, rows)
+    rows = int8_calibration.read_calibration(model, None, run / "best")
+    whole = int8_calibration.make_plan_for(model, rows)
     bad = model.model.encoder.blocks[1].feed_forward.intermediate
     made = plans._range
 
@@ -193,50 +187,39 @@ def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
         return replace(found, error=0.5) if layers[0] is bad else found
 
     monkeypatch.setattr(plans, "_range", range_of)
-    plan = export_precisions.make_plan_for(model, rows)
+    plan = int8_calibration.make_plan_for(model, rows)
     assert len(whole.ranges) == 8 and len(plan.ranges) == 7 and bad not in plan.ranges
     planned = Answerer(model.task, model.model, model.tokenizer, LABELS, plan)
-    comparison = export_precisions.compare(model, planned, rows)
+    comparison = int8_calibration.compare(model, planned, rows)
     assert comparison.int8 > 0.9
     monkeypatch.setattr(plans, "_range", lambda *a, **o: replace(made(*a, **o), error=0.5))
-    with pytest.raises(InputError, match="none of the model's products"):
-        export_precisions.make_plan_for(model, rows)
+    refused("none of the model's products", int8_calibration.make_plan_for, model, rows)
 
 
-def test_rows_that_cannot_calibrate_are_refused(export, tmp_path):
+def test_rows_that_cannot_calibrate_and_a_loss_are_refused(export, run, tmp_path, monkeypatch):
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "ba da\tgood\n" * 40)
-    with pytest.raises(InputError, match="all 40 rows have the label 'good'"):
-        export(precision="int8", calibration=tmp_path / "rows.tsv")
-    assert not list(tmp_path.glob("words/*/saved_model.pb"))
-
-
-def test_few_rows_are_remarked_and_a_loss_is_refused(export, run, tmp_path, monkeypatch):
+    refused("40 rows .* 'good'", export, precision="int8", calibration=tmp_path / "rows.tsv")
     model = load_answerer(run / "best")
     lines = (run / "train.tsv").read_text().splitlines()
     (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
-    rows = export_precisions.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
+    rows = int8_calibration.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
     assert "10 rows are few" in rows.remarks()[0]
-    loss = export_precisions.ScoreComparison("accuracy", 0.9, 0.88, 2.0, 100)
+    loss = int8_calibration.ScoreComparison("accuracy", 0.9, 0.88, 2.0, 100)
     monkeypatch.setattr(export_precisions, "compare", lambda *_: loss)
-    with pytest.raises(InputError, match=r"loses 2\.00 points .*more than max_loss 0\.5"):
-        export(precision="int8")
+    refused(r"loses 2\.00 points .*more than max_loss 0\.5", export, precision="int8")
     assert not list(tmp_path.glob("words/*/saved_model.pb"))
 
 
 def test_models_that_int8_is_not_for_are_refused(export, run):
     encoder = FeatureEncoder(BertClassifier(CONFIG, labels=LABELS).encoder, ["-1"], 1)
     recurrent = tuned(BertClassifier(encoder, labels=LABELS))
-    with pytest.raises(InputError, match="not for LSTMs or heads on features"):
-        export_precisions._blocks(recurrent)
+    refused("not for LSTMs or heads on features", int8_calibration._blocks, recurrent)
     model = load_answerer(run / "best")
     kernel = model.model.encoder.blocks[1].attention.key.kernel
     kernel.assign(np.where(np.arange(32) == 3, np.inf, kernel.numpy()))
-    with pytest.raises(InputError, match="not finite"):
-        export_precisions._blocks(model)
-    with pytest.raises(InputError, match="names no rows"):
-        export_precisions.read_calibration(model, None, run)
-    with pytest.raises(InputError, match="calibration is for int8"):
-        export(calibration=run / "train.tsv")
+    refused("not finite", int8_calibration._blocks, model)
+    refused("names no rows", int8_calibration.read_calibration, model, None, run)
+    refused("calibration is for int8", export, calibration=run / "train.tsv")
 
 
 def test_where_the_kernel_is_missing_the_twin_is_named(exported, monkeypatch):
@@ -245,18 +228,15 @@ def test_where_the_kernel_is_missing_the_twin_is_named(exported, monkeypatch):
     def refuse(directory):
         raise tf.errors.NotFoundError(None, None, reason)
 
-    monkeypatch.setattr("bert_tf.serving.predictor.LoadedModel", refuse)
+    monkeypatch.setattr("bert_tf.serving.engines.LoadedModel", refuse)
     cure = f"use {exported.path.with_name('1')}, the same model in float32"
-    with pytest.raises(InputError, match=cure):
-        Predictor(exported.path)
+    refused(cure, Predictor, exported.path)
     error = tf.errors.NotFoundError(None, None, reason)
     assert cure in _load_error(error, exported.path).message
     assert _load_error(error, exported.path.with_name("1")).message == reason
 
 
 class _Slow:
-    """A loaded model that takes a time of its type to answer."""
-
     seconds: dict  # by version
     loaded: list
 
@@ -272,7 +252,7 @@ class _Slow:
         pass
 
 
-@pytest.mark.parametrize(("seconds", "chosen"), [((0.0, 0.02), "1"), ((0.02, 0.0), "2")])
+@for_each("seconds chosen", ((0.0, 0.02), "1"), ((0.02, 0.0), "2"))
 def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seconds, chosen):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slow = type("Slow", (_Slow,), {"seconds": dict(zip("12", seconds, strict=True)), "loaded": []})
@@ -288,8 +268,8 @@ def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seco
     assert fastest_version(exported.path.with_name("9")) == exported.path.with_name("9")
 
 
-COMPARE = export_precisions.compare
-LOSSLESS = export_precisions.ScoreComparison("accuracy", 0.9, 0.9, 0.0, 100)
+COMPARE = int8_calibration.compare
+LOSSLESS = int8_calibration.ScoreComparison("accuracy", 0.9, 0.9, 0.0, 100)
 
 
 @pytest.fixture
@@ -316,10 +296,10 @@ def test_further_versions_need_their_labels_set(export, tmp_path, exported_empty
     assert any("set its version_labels to float32 4" in line for line in again.lines())
 
 
-@pytest.mark.parametrize(
-    ("milliseconds", "kept"),
-    [((1, 2, 3), ["float32"]), ((2, 1, 3), ["bfloat16"]), ((3, 2, 1), ["float32", "int8"])],
-)
+ALONE = [((1, 2, 3), ["float32"]), ((2, 1, 3), ["bfloat16"])]
+
+
+@for_each("milliseconds kept", *ALONE, ((3, 2, 1), ["float32", "int8"]))
 def test_the_fastest_type_is_exported_alone_or_with_its_twin(
     export, monkeypatch, exported_empty, milliseconds, kept
 ):
@@ -330,7 +310,7 @@ def test_the_fastest_type_is_exported_alone_or_with_its_twin(
     assert "another processor may differ" in " ".join(one.lines())
 
 
-@pytest.mark.parametrize("kind", ["span", "vector"])
+@for_each("kind", "span", "vector")
 def test_auto_exports_spans_and_vectors(export, tmp_path, monkeypatch, exported_empty, kind):
     """Spans are scored by their F1, vectors without labels by the cosine of both types'."""
     times = iter([3, 2, 1])
@@ -358,23 +338,18 @@ def test_auto_exports_spans_and_vectors(export, tmp_path, monkeypatch, exported_
     assert any(re.match(expected, line) for line in one.lines())
 
 
-def test_auto_leaves_out_an_int8_that_loses_too_much(export, monkeypatch, exported_empty):
-    loss = export_precisions.ScoreComparison("accuracy", 0.9, 0.8, 10.0, 100)
+def test_auto_leaves_int8_out_that_loses_too_much_or_has_no_rows(
+    export, run, tmp_path, monkeypatch, exported_empty
+):
+    loss = int8_calibration.ScoreComparison("accuracy", 0.9, 0.8, 10.0, 100)
     monkeypatch.setattr(export_precisions, "compare", lambda *_: loss)
-    times = {"int8": 1.0, "float32": 2.0, "bfloat16": 3.0}
-    monkeypatch.setattr(
-        export_precisions, "_times", lambda model: {"short": times[model.precision]}
-    )
-    one = export(precision="auto")
-    assert list(one.versions) == ["float32"]
-    assert any("without int8: int8 loses 10.00 points" in line for line in one.lines())
-
-
-def test_without_rows_auto_leaves_int8_out(export, run, tmp_path, exported_empty):
+    times = iter([2, 3, 1])
+    monkeypatch.setattr(export_precisions, "_times", lambda model: {"short": next(times, 1)})
     load_answerer(run / "best").save(tmp_path / "alone" / "best")
-    without = export(model=tmp_path / "alone" / "best", precision="auto")
-    assert "int8" not in without.versions
-    assert any(line.startswith("without int8: ") for line in without.lines())
+    for model, reason in ((run, "int8 loses 10.00 points"), (tmp_path / "alone", "")):
+        one = export(model=model / "best", precision="auto")
+        assert "int8" not in one.versions
+        assert any(line.startswith(f"without int8: {reason}") for line in one.lines())
 
 
 _IN_OLD = """

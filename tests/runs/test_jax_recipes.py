@@ -1,5 +1,3 @@
-"""The recipes for JAX: their reader and their step, beside TensorFlow's; many devices; resuming."""
-
 import importlib.util
 import itertools
 import json
@@ -14,48 +12,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from command_line import words
 from preloaded import wait_until
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf import (
-    AdamWeightDecay,
-    BertClassifier,
-    BertConfig,
-    BertPreTrainer,
-    WarmupLinearDecay,
-    save_model,
-)
+import bert_tf
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
 from bert_tf.training.trainer import Trainer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = [str(RECIPES), str(Path(__file__).parents[1] / "processes" / "without_tensorflow")]
-STEPS, BATCH = 20, 16
+STEPS, BATCH = 12, 16
 needs_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs jax")
 
 
 def on_jax(*arguments: object, devices: int = 1, **options: object) -> subprocess.CompletedProcess:
     """Runs Python on Keras' JAX backend, with a number of devices and no TensorFlow."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment(devices),
-        **options,
-    )
+    command = [sys.executable, *map(str, arguments)]
+    how = {"capture_output": True, "text": True, "env": environment(devices)}
+    return subprocess.run(command, **how, **options)
 
 
 def environment(devices: int) -> dict[str, str]:
     flags = f"--xla_force_host_platform_device_count={devices}"
-    return {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        "XLA_FLAGS": flags,
-        "PYTHONPATH": os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")]),
-    }
+    folders = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
+    own = {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "PYTHONPATH": folders}
+    return {**os.environ, **own}
 
 
 def assert_equal(ours, theirs):
@@ -71,7 +56,7 @@ def batches(monkeypatch):
     return importlib.import_module("shards_on_numpy").batches
 
 
-@pytest.mark.parametrize("instances", ["sentence_pairs", "full_sentences"])
+@for_each("instances", "sentence_pairs", "full_sentences")
 def test_the_reader_without_tensorflow(batches, shards, tmp_path, instances):
     """Batches of epochs, one after the other, are those of tf.data."""
     folder = shutil.copytree(shards, tmp_path / "shards")
@@ -88,10 +73,8 @@ def test_the_reader_without_tensorflow(batches, shards, tmp_path, instances):
 def test_the_order_of_the_reader_is_a_function_of_seed_and_step(batches, shards):
     from_start = list(itertools.islice(batches(shards, 5, seed=3), 300))
     for start in (1, 150, 299):
-        for one, two in zip(
-            batches(shards, 5, seed=3, start=start), from_start[start:], strict=False
-        ):
-            assert_equal(one, two)
+        for a, b in zip(batches(shards, 5, seed=3, start=start), from_start[start:], strict=False):
+            assert_equal(a, b)
     other = next(batches(shards, 5, seed=4))
     assert (other[0]["token_ids"] != from_start[0][0]["token_ids"]).any()
 
@@ -179,7 +162,7 @@ def on_eight_devices(shards, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model")
     vocabulary = (shards / "vocab.txt").read_text(encoding="utf-8").splitlines()
     config = tiny_config(len(vocabulary), "1x32x4", max_position_embeddings=32, dropout=0.0)
-    save_model(BertPreTrainer(config, seed=1), directory)
+    bert_tf.save_model(bert_tf.BertPreTrainer(config, seed=1), directory)
     done = on_jax("-c", ON_EIGHT_DEVICES, directory, shards, STEPS, BATCH, devices=8)
     assert done.returncode == 0, done.stderr
     return directory, json.loads(done.stdout)
@@ -196,8 +179,8 @@ CLOSE = 2 * rounding(sums=2 * 30, terms=600, size=8.0)
 def test_losses_are_tensorflows(on_eight_devices, shards):
     directory, found = on_eight_devices
     trainer = Trainer(
-        BertPreTrainer.from_directory(directory),
-        AdamWeightDecay(WarmupLinearDecay(1e-3, 2, 40)),
+        bert_tf.BertPreTrainer.from_directory(directory),
+        bert_tf.AdamWeightDecay(bert_tf.WarmupLinearDecay(1e-3, 2, 40)),
         loss=dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy),
     )
     data = trainer.iterate(pretraining_batches(shards, BATCH, shuffle=False))
@@ -212,25 +195,14 @@ def test_losses_are_tensorflows(on_eight_devices, shards):
 
 @needs_jax
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["data", "model", "micro"])
-def test_devices_and_micro_batches_train_as_one_does(on_eight_devices, way):
+def test_devices_and_micro_batches_train_as_one_does_and_share_memory(on_eight_devices):
     """Data parallel; two replicas of a model on four devices each; micro-batches on two devices."""
     _, found = on_eight_devices
-    for ours, expected in zip(found[way]["losses"], found["one"]["losses"], strict=True):
-        assert ours == pytest.approx(expected, rel=0, abs=CLOSE)
-
-
-@needs_jax
-@pytest.mark.slow
-def test_what_devices_cannot_share_is_refused_in_one_line(on_eight_devices):
-    for line, expected in zip(on_eight_devices[1]["refusals"], REFUSALS, strict=True):
+    for way in ("data", "model", "micro"):
+        for ours, expected in zip(found[way]["losses"], found["one"]["losses"], strict=True):
+            assert ours == pytest.approx(expected, rel=0, abs=CLOSE)
+    for line, expected in zip(found["refusals"], REFUSALS, strict=True):
         assert line.startswith(expected) and "\n" not in line
-
-
-@needs_jax
-@pytest.mark.slow
-def test_memory_of_each_device_is_what_the_layout_says(on_eight_devices):
-    _, found = on_eight_devices
     (whole,) = found["one"]["bytes"].values()
     assert set(found["data"]["bytes"].values()) == {whole}
     h, inner, vocabulary = 32, 64, found["vocabulary"]
@@ -261,18 +233,15 @@ def resumed(shards, small_config, labelled, tmp_path_factory):
     """A run that was killed and started again; another that was not, fine-tuned; what they said."""
     folder = tmp_path_factory.mktemp("runs")
     model = folder / "model"
-    save_model(BertPreTrainer(BertConfig.from_json(small_config), seed=1), model)
+    config = bert_tf.BertConfig.from_json(small_config)
+    bert_tf.save_model(bert_tf.BertPreTrainer(config, seed=1), model)
     script = [RECIPES / "pretrain_on_jax.py", "--shards", shards, "--model", model, "--cpu"]
-    script += words("--batch_size 8 --steps 150 --warmup_steps 10 --save_every 50 --log_every 50")
+    script += words("--batch_size 8 --steps 100 --warmup_steps 10 --save_every 50 --log_every 50")
     script += words("--learning_rate 3e-3 --output")
-    tuning = words(
-        "--cpu --text text --batch_size 8 --epochs 5 --max_length 16 --learning_rate 5e-3 "
-        "--precision float32",
-        model=folder / "whole" / "last",
-        train=labelled / "train.tsv",
-        dev=labelled / "test.tsv",
-        output=folder / "tuned",
-    )
+    line = "--cpu --text text --batch_size 8 --epochs 5 --max_length 16 --learning_rate 5e-3"
+    files = {"train": labelled / "train.tsv", "dev": labelled / "test.tsv"}
+    files |= {"model": folder / "whole" / "last", "output": folder / "tuned"}
+    tuning = words(f"{line} --precision float32", **files)
     whole = run_scripts([*script, folder / "whole"], [RECIPES / "finetune_on_jax.py", *tuning])
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, *map(str, script), str(folder / "killed")]
@@ -293,7 +262,7 @@ def test_a_killed_run_resumes_exactly(resumed):
     """Dropout, data and optimizer go on where they were, in bfloat16; so do TensorBoard's lines."""
     folder, whole, again = resumed
     first = int(re.search(r"resumed after (\d+) steps", again)[1])
-    assert 0 < first < 150
+    assert 0 < first < 100
     weights = [folder / run / "checkpoint.safetensors" for run in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     losses = [re.findall(r"step (\d+) mlm_logits (\S+) nsp", lines) for lines in (whole, again)]
@@ -305,7 +274,7 @@ def test_a_killed_run_resumes_exactly(resumed):
         for value in event.summary.value:
             steps.setdefault(value.tag, []).append(event.step)
     names = ("mlm_logits", "nsp_logits", "sequences per second")
-    assert steps == {name: [50, 100, 150] for name in names}
+    assert steps == {name: [50, 100] for name in names}
 
 
 @needs_jax
@@ -315,7 +284,7 @@ def test_fine_tuning_goes_on_from_there(resumed, labelled):
     folder, whole, _ = resumed
     found = float(re.findall(r"accuracy (\S+)", whole)[-1])
     assert found > 0.9
-    model = BertClassifier.from_preset(folder / "tuned" / "last")
+    model = bert_tf.BertClassifier.from_preset(folder / "tuned" / "last")
     rows = [line.split("\t") for line in (labelled / "test.tsv").read_text().splitlines()[1:]]
     texts, labels = zip(*rows, strict=True)
     answers = [answer["label"] for answer in model.classify(list(texts))]

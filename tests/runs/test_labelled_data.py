@@ -1,10 +1,9 @@
-"""Fine-tuning, evaluation, prediction and export, from files as people have them."""
-
 import json
 import re
 from pathlib import Path
 
 import pytest
+from cases import for_each, refused
 from command_line import words
 from tiny import tiny_config
 
@@ -12,11 +11,10 @@ from bert_tf import BertClassifier, BertEncoder, BertTokenizer, load_model, save
 from bert_tf.commands.finetune import Options as FinetuningOptions
 from bert_tf.commands.search import Options as SearchOptions
 from bert_tf.commands.settings_search import data_content
-from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.opening import load_answerer
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.task_table import find_task
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import load_answerer
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
@@ -46,37 +44,30 @@ def write(path: Path, *lines: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
-    hugging_face, tmp_path, call
-):
-    """Columns, length and labels could not be said; 128 tokens were assumed for 16 positions."""
+def test_a_classifier_of_hugging_face_answers_and_is_exported(hugging_face, tmp_path, call):
     data = write(tmp_path / "d.tsv", "one\ttwo\tis", "sea\tship\tno", "cow\tfarm\tyes")
     columns = words("--text_column one --pair_column two")
     names = ["--label_map", "LABEL_0=no", "LABEL_1=yes"]
     out, err = call("evaluate --label_column is", *columns, *names, model=hugging_face, data=data)
     assert json.loads(out)["examples"] == 2
     assert "f1 is the F1 score of the label 'yes'" in err
-    line = call.refused("evaluate --label_column is", *columns, model=hugging_face, data=data)
-    assert "d.tsv, line 2: the label 'no'" in line and "LABEL_0, LABEL_1" in line
+    unknown = write(tmp_path / "one.tsv", "one\ttwo\tis", "sea\tship\tno")
+    line = call.refused("evaluate --label_column is", *columns, model=hugging_face, data=unknown)
+    assert "one.tsv, line 2: the label 'no'" in line and "LABEL_0, LABEL_1" in line
     expected, _ = call("predict", *columns, *names, model=hugging_face, input=data)
-    call(
-        "export --name m --pair_column two", *names, model=hugging_face, output=tmp_path / "served"
-    )
-    served, _ = call("predict", *columns, model=tmp_path / "served" / "m", input=data)
+    call("export --name m --pair_column two", *names, model=hugging_face, output=tmp_path)
+    served, _ = call("predict", *columns, model=tmp_path / "m", input=data)
     for one, other in zip(expected.splitlines(), served.splitlines(), strict=True):
         one, other = json.loads(one), json.loads(other)
         assert set(one["probabilities"]) == {"no", "yes"}
         assert all(one[key] == other[key] for key in ("text", "pair", "label"))
-    line = call.refused(
-        "export --name m --max_length 17", model=hugging_face, output=tmp_path / "served"
-    )
+    line = call.refused("export --name m --max_length 17", model=hugging_face, output=tmp_path)
     assert "17 tokens" in line and "16 positions" in line
     line = call.refused("evaluate --label_map x=y", model=hugging_face, data=data)
     assert "--label_map x=y" in line
 
 
 def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, call):
-    """One-label models were softmax classifiers that always answered 1.0."""
     model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "model")
     out, _ = call("predict --text sea cow", model=model)
     scores = [json.loads(line)["score"] for line in out.splitlines()]
@@ -89,16 +80,11 @@ def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, call)
 
 @pytest.mark.slow
 def test_a_model_and_its_export_read_what_it_was_trained_on(encoder, tmp_path, call, monkeypatch):
-    """No header, columns by number, standard input; the trained column was forgotten."""
     rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
     data = write(tmp_path / "rows.txt", *rows)
-    call(
-        "finetune --format tsv --no_header --text_column 2 --label_column 1 --epochs 1 "
-        "--max_length 8 --validation_share 0.34 --best_by matthews_correlation",
-        model=encoder,
-        train=data,
-        output=tmp_path / "run",
-    )
+    line = "finetune --format tsv --no_header --text_column 2 --label_column 1 --epochs 1"
+    line += " --max_length 8 --validation_share 0.34 --best_by matthews_correlation"
+    call(line, model=encoder, train=data, output=tmp_path / "run")
     best = tmp_path / "run" / "best"
     out, _ = call("predict", model=best, input=data)
     expected = [json.loads(line) for line in out.splitlines()]
@@ -114,7 +100,6 @@ def test_a_model_and_its_export_read_what_it_was_trained_on(encoder, tmp_path, c
 
 @pytest.mark.slow
 def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, call, monkeypatch):
-    """The id was lost, and a .csv held JSON lines."""
     data = write(tmp_path / "d.csv", "id,one,label", '7,"sea, ship",no', "8,cow,yes")
     line, model = "predict --text_column one", {"model": hugging_face}
     call(line, **model, input=data, output=tmp_path / "answers.csv")
@@ -134,18 +119,14 @@ def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, call, mo
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["sea ship", "cow"]
 
 
-def test_columns_of_the_input_go_by_their_names(hugging_face, tmp_path, call):
-    """Not by their values: a column "text" stood in place of the review that was answered."""
+def test_columns_go_by_their_names_and_outputs_are_no_inputs(hugging_face, tmp_path, call):
+    """A column "text" does not stand in place of the review that is answered."""
     row = {"review": "sea", "text": "cow", "same": "sea"}
     data = write(tmp_path / "d.jsonl", json.dumps(row))
-    out, _ = call("predict --text_column review", input=data, model=hugging_face)
+    given = {"model": hugging_face, "input": data}
+    out, _ = call("predict --text_column review", **given)
     expected = {"text": "sea", "input_text": "cow", "same": "sea"}
     assert dict(list(json.loads(out).items())[:3]) == expected
-
-
-def test_outputs_that_are_inputs_are_refused(hugging_face, tmp_path, call):
-    data = write(tmp_path / "d.tsv", "text\tlabel", "sea\tLABEL_0")
-    given = {"model": hugging_face, "input": data}
     call.refused("predict", **given, output=data)
     link = tmp_path / "link.jsonl"
     link.symlink_to(tmp_path / "target.jsonl")
@@ -154,52 +135,38 @@ def test_outputs_that_are_inputs_are_refused(hugging_face, tmp_path, call):
     call.refused("evaluate", model=hugging_face, data=data, output=hugging_face)
 
 
-@pytest.mark.parametrize(
-    ("rows", "more", "message"),
-    [
-        (["sea\ta", "cow\t ", "ship\tb"], [], r"train\.tsv, line 3: the label is blank"),
-        (["sea\ta", "cow\tb"], ["--best_by", "f2"], r"--best_by f2 .* accuracy, f1, matthews"),
-        (["sea\t1_0", "cow\t1"], ["--task", "regression"], r"line 2: the label '1_0' is not a num"),
-        (["sea\ta"], [], "one label only, 'a'"),
-        (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
-        (["sea\ta"], ["--doc_stride", "8"], "--doc_stride is not for the task classification"),
-        (["sea\ta", "cow\tb"], ["--validation", "dev.tsv"], r"dev\.tsv, line 3: the label 'c' is"),
-    ],
+@for_each(
+    "rows more message",
+    (["sea\ta", "cow\t ", "ship\tb"], [], r"train\.tsv, line 3: the label is blank"),
+    (["sea\ta", "cow\tb"], ["--best_by", "f2"], r"--best_by f2 .* accuracy, f1, .*, loss"),
+    (["sea\t1_0", "cow\t1"], ["--task", "regression"], r"line 2: the label '1_0' is not a num"),
+    (["sea\ta"], [], "one label only, 'a'"),
+    (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
+    (["sea\ta", "cow\tb"], ["--doc_stride", "8"], "--doc_stride is not for the task class"),
+    (["sea\ta", "cow\tb"], ["--validation", "dev.tsv"], r"dev\.tsv, line 3: the label 'c' is"),
 )
 def test_examples_that_cannot_be_used(encoder, tmp_path, monkeypatch, call, rows, more, message):
     monkeypatch.chdir(tmp_path)
     train = write(tmp_path / "train.tsv", "text\tlabel", *rows)
     write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta", "cow\tc")
-    line = call.refused(
-        "finetune --max_length 8", *more, model=encoder, train=train, output=tmp_path / "run"
-    )
+    files = {"model": encoder, "train": train, "output": tmp_path / "run"}
+    line = call.refused("finetune --max_length 8", *more, **files)
     assert re.search(message, line), line
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
-    encoder, tmp_path, call, tensorflow_datasets
-):
+def test_a_data_set_by_name_up_to_the_official_file(encoder, tmp_path, call, tensorflow_datasets):
     texts = ["sea ship", "cow", "farm cow", "sea"]
     records = [{"sentence": t, "label": i % 2, "idx": i} for i, t in enumerate(texts)][::-1]
     run, best = tmp_path / "run", tmp_path / "run" / "best"
     name = "tfds:glue/sst2"
     with tensorflow_datasets(records) as asked:
-        call(
-            "finetune --task sst2 --max_steps 1 --max_length 8",
-            data=name,
-            model=encoder,
-            output=run,
-        )
+        line = "finetune --task sst2 --max_steps 1 --max_length 8"
+        call(line, data=name, model=encoder, output=run)
         out, _ = call("evaluate", data=name, model=best)
-        call(
-            "predict",
-            model=best,
-            input=name,
-            output=tmp_path / "answers",
-            submission=tmp_path / "files",
-        )
+        files = {"output": tmp_path / "answers", "submission": tmp_path / "files"}
+        call("predict", model=best, input=name, **files)
     assert asked == ["train", "validation", "test", "validation", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
     answers = (tmp_path / "answers").read_text().splitlines()
@@ -222,13 +189,9 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
     texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
     dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
-    _, err = call(
-        "finetune --max_length 8 --batch_size 4 --gradient_accumulation_steps 2 --dry_run",
-        model=encoder,
-        train=train,
-        output=tmp_path / "run",
-        validation=dev,
-    )
+    files = {"model": encoder, "train": train, "output": tmp_path / "run", "validation": dev}
+    line = "finetune --max_length 8 --batch_size 4 --gradient_accumulation_steps 2 --dry_run"
+    _, err = call(line, **files)
     said = " ".join(err.split())
     assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
     assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5 4, 2.25 4)" in said
@@ -245,18 +208,12 @@ def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing
 def test_seeds_are_summed_up(encoder, tmp_path, call):
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
     run = tmp_path / "run"
-    _, err = call(
-        "finetune --epochs 1 --max_length 8 --seeds 2 --seed 5 --class_weights balanced "
-        "--label_smoothing 0.1 --max_steps 2 --batch_size 4",
-        model=encoder,
-        train=train,
-        output=run,
-    )
+    line = "finetune --epochs 1 --max_length 8 --seeds 2 --seed 5 --class_weights balanced"
+    line += " --label_smoothing 0.1 --max_steps 2 --batch_size 4"
+    _, err = call(line, model=encoder, train=train, output=run)
     summary = json.loads((run / "seeds.json").read_text())
-    each = [
-        json.loads((run / f"seed-{seed}" / "best" / "metrics.json").read_text())["accuracy"]
-        for seed in (5, 6)
-    ]
+    files = [run / f"seed-{seed}" / "best" / "metrics.json" for seed in (5, 6)]
+    each = [json.loads(file.read_text())["accuracy"] for file in files]
     assert summary["accuracy"]["mean"] == sum(each) / 2
     assert summary["accuracy"]["best"] == max(each)
     assert "accuracy: mean" in err
@@ -268,17 +225,12 @@ DOCUMENTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
+def test_the_documented_kind_and_task_can_be_fine_tuned(encoder, tmp_path, call, monkeypatch):
     task = write(tmp_path / "stars.py", DOCUMENTED[1])
     data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
-    call(
-        "finetune --epochs 2 --learning_rate 0.01 --batch_size 4 --max_length 8 --highest 6",
-        task=task,
-        model=encoder,
-        train=data,
-        validation=data,
-        output=tmp_path / "run",
-    )
+    files = {"model": encoder, "train": data, "validation": data, "output": tmp_path / "run"}
+    line = "finetune --epochs 2 --learning_rate 0.01 --batch_size 4 --max_length 8 --highest 6"
+    call(line, task=task, **files)
     best = tmp_path / "run" / "best"
     assert json.loads((best / "task.json").read_text())["highest"] == 6
     assert "highest: 6.0\n" in (tmp_path / "run" / "config.yaml").read_text()
@@ -288,8 +240,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
     out, _ = call("predict", model=best, text=["sea ship", "farm cow"])
     stars = [json.loads(line)["stars"] for line in out.splitlines()]
     assert len(stars) == 2 and 1 < min(stars) <= max(stars) < 5
-    with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
-        load_model(best)
+    refused("holds a Rater, which cannot be used as it is", load_model, best)
     # Trained further, it is of the same task.
     model = load_answerer(best)
     assert type(model.model).__name__ == "Rater"
@@ -299,32 +250,23 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, call):
     out, _ = call("predict --highest 1000000.0", model=best, text="sea ship")
     assert json.loads(out)["stars"] > 100
 
-
-@pytest.mark.slow
-def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, call, monkeypatch):
+    # And the page's first example, a task.
     write(tmp_path / "reviews.py", DOCUMENTED[0])
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("train.tsv", "dev.tsv"):
         write(folder / name, "review\tverdict", *["sea\tgood", "cow\tbad"] * 4)
     monkeypatch.chdir(tmp_path)
-    _, err = call(
-        "finetune --task reviews.py --output run --epochs 1 --max_length 8",
-        model=encoder,
-        train=folder,
-    )
+    line = "finetune --task reviews.py --output reviews --epochs 1 --max_length 8"
+    _, err = call(line, model=encoder, train=folder)
     assert "f1 is the F1 score of the label 'good'" in err
     monkeypatch.chdir("/")
-    out, _ = call(
-        "evaluate",
-        model=tmp_path / "run" / "best",
-        data=folder / "dev.tsv",
-        task=tmp_path / "reviews.py",
-    )
+    task = tmp_path / "reviews.py"
+    out, _ = call("evaluate", model=tmp_path / "reviews/best", data=folder / "dev.tsv", task=task)
     assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
 
 
-@pytest.mark.parametrize("place", ["{0}/code.py", "code.py", "/proc/self/cwd/code.py"])
+@for_each("place", "{0}/code.py", "code.py", "/proc/self/cwd/code.py")
 def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, call, monkeypatch):
     model, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
     load_answerer(hugging_face).save(model)
@@ -335,8 +277,7 @@ def test_code_that_a_model_names_is_not_run(place, hugging_face, tmp_path, call,
     monkeypatch.chdir(elsewhere)
     line = call.refused("predict --text sea", model=model)
     assert "code.py, which runs only if you name it" in line and "--task" in line
-    with pytest.raises(InputError, match="runs only if you name it"):
-        find_task(task["task"], brought_by="the Keras file")
+    refused("runs only if you name it", find_task, task["task"], brought_by="the Keras file")
 
 
 @pytest.mark.slow

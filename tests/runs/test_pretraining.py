@@ -1,28 +1,24 @@
-"""Runs of `bert-tf pretrain`: killed and resumed, in phases, with every objective, by a teacher."""
-
 import functools
 import json
 import re
 import shutil
 from dataclasses import replace
 
-import command_line
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 from preloaded import start_code
 from pretraining_runs import killed, options, run, two_lengths, weights
 from run_logs import scalar_events
 from safetensors.numpy import load_file
 
 import bert_tf.training.loss_scale
+from bert_tf import BertConfig, load_model
 from bert_tf.commands.pretraining_data import PretrainingData
 from bert_tf.commands.pretraining_run import run_pretraining
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.files.atomic import hold_output, temporary_name
-from bert_tf.models.loading import load_model
 from bert_tf.paper.architectures import DIRECTIONS
 from bert_tf.paper.language_model import BertLanguageModel
 from bert_tf.pipelines.shards.folder import open_shards
@@ -36,62 +32,34 @@ SETTINGS = {
     "max_ngram": 2,
     "schedule": "warmup_stable_decay",
     "decay_share": 0.5,
+    "gradient_accumulation_steps": 2,
 }
 
 
 @pytest.fixture(scope="module")
-def undisturbed(dynamic_shards, small_config, tmp_path_factory):
-    """The run directory and the lines of a run with dynamic masks; see `killed`."""
+def rows(made_shards):
+    """Shards of rows with several instances, masked when they are read."""
+    options = "--max-seq-length 32 --masking dynamic --short-seq-prob 0.9 --instances-per-row 4"
+    return made_shards("rows", options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows, small_config, tmp_path_factory):
+    """The run directory and the lines of a run; see `killed`."""
     output = tmp_path_factory.mktemp("undisturbed") / "run"
-    return output, run(options(dynamic_shards, small_config, output, **SETTINGS), copy_at=7)
+    return output, run(options(rows, small_config, output, **SETTINGS), copy_at=7)
 
 
 @pytest.mark.slow
 def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
-    corpus, tokenizer, small_config, tmp_path
-):
-    line = (
-        "shards --max-seq-length 32 --held-out-share 0.2 --num-shards 2 --masking dynamic "
-        "--short-seq-prob 0.9 --instances-per-row 4"
-    )
-    command_line.run(line, corpus=corpus, tokenizer=tokenizer, output=tmp_path / "rows")
-    with pytest.raises(InputError, match="shards without --instances_per_row"):
-        run(options(tmp_path / "rows", small_config, tmp_path / "no", objective="bilm"))
-    settings = {**SETTINGS, "gradient_accumulation_steps": 2}
-    output = tmp_path / "run"
-    lines = run(options(tmp_path / "rows", small_config, output, **settings), copy_at=7)
-    after = run(options(tmp_path / "rows", small_config, killed(output), **settings))
-    assert weights(killed(output)) == weights(output)
-    assert after == [line for line in lines if line[0] > 6]
-
-
-@pytest.mark.slow
-def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
-    shards, small_config, tmp_path, monkeypatch
-):
-    # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
-    monkeypatch.setattr(bert_tf.training.loss_scale, "_GROWTH_STEPS", 3)
-    settings = {"precision": "mixed_float16", "steps": 7, "save_every": 1}
-    try:
-        output = tmp_path / "run"
-        whole = run(options(shards, small_config, output, **settings), copy_at=3)  # saved at 2
-        after = run(options(shards, small_config, killed(output), **settings))
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert after == [line for line in whole if line[0] > 2]
-    assert weights(killed(output)) == weights(output)
-    scales = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
-    assert scales == {2.0**15, 2.0**16, 2.0**17}
-
-
-@pytest.mark.slow
-def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
-    undisturbed, dynamic_shards, small_config, tmp_path
+    undisturbed, rows, small_config, tmp_path
 ):
     """What it left half-written is nothing.
 
     A process that is killed while it takes later events out of the logs leaves them twice.
     """
+    with pytest.raises(InputError, match="shards without --instances_per_row"):
+        run(options(rows, small_config, tmp_path / "no", objective="bilm"))
     output, lines = undisturbed
     shutil.copytree(killed(output), tmp_path, dirs_exist_ok=True)
     (events,) = (tmp_path / "logs" / "train").glob("*.tfevents.*")
@@ -101,18 +69,16 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
             temporary_name(path).write_bytes(events.read_bytes())
     another = temporary_name(tmp_path / "vocab")  # of a command that is under way in the folder
     another.touch()
-    after = run(options(dynamic_shards, small_config, tmp_path, **SETTINGS))
+    after = run(options(rows, small_config, tmp_path, **SETTINGS))
     assert after == [line for line in lines if line[0] > 6]
     assert list(tmp_path.rglob(".*.tmp")) == [another]
-    steps = [
-        step for kind, step, tag, _ in scalar_events(tmp_path) if (kind, tag) == ("train", "loss")
-    ]
+    steps = [n for kind, n, tag, _ in scalar_events(tmp_path) if (kind, tag) == ("train", "loss")]
     assert sorted(steps) == list(range(1, 9))
     assert weights(tmp_path) == weights(output)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["ltr", "ltr+rtl", "bilm"])
+@for_each("objective", "ltr", "ltr+rtl", "bilm")
 def test_a_language_model_is_trained_resumed_and_trained_on(
     objective, dynamic_shards, shards, small_config, tmp_path
 ):
@@ -126,17 +92,11 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
             assert {"loss", f"{name}_loss", f"{name}_accuracy"} <= set(scalars)
         assert not any(part in name for name in scalars for part in ("nsp", "mlm"))
     assert lines[-1][2]["loss"] < lines[0][2]["loss"]
-    new = BertLanguageModel(
-        replace(
-            BertConfig.from_json(small_config),
-            attention_direction=DIRECTIONS[objective],
-        ),
-        seed=3,
-    )
+    config = BertConfig.from_json(small_config)
+    new = BertLanguageModel(replace(config, attention_direction=DIRECTIONS[objective]), seed=3)
     trained = load_model(tmp_path / "run" / "last")
-    assert isinstance(trained, BertLanguageModel) and trained.config == replace(
-        new.config, extra=trained.config.extra
-    )
+    assert isinstance(trained, BertLanguageModel)
+    assert trained.config == replace(new.config, extra=trained.config.extra)
     for before, after in zip(new.trainable_variables, trained.trainable_variables, strict=True):
         if "pooler" not in before.path:
             assert not np.array_equal(before.numpy(), after.numpy()), before.path
@@ -148,8 +108,7 @@ def test_a_language_model_is_trained_resumed_and_trained_on(
         lines = run(more)
         assert lines and all({"ltr_loss", "rtl_loss"} <= set(scalars) for _, _, scalars in lines)
     cure = re.escape(f"mlm cannot train: give --objective {objective},")
-    with pytest.raises(InputError, match=cure):
-        run(options(shards, small_config, tmp_path / "no", model=start, objective="mlm"))
+    refused(cure, run, options(shards, small_config, tmp_path / "no", model=start, objective="mlm"))
     with pytest.raises(InputError, match="max_ngram is for masked words"):
         run(options(shards, small_config, tmp_path / "no", model=start, max_ngram=2))
     assert not (tmp_path / "no").exists()
@@ -165,14 +124,8 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
     config = json.loads(small_config.read_text())
     small_config = tmp_path / "config.json"
     small_config.write_text(json.dumps({**config, "max_position_embeddings": 40}))
-    whole = two_lengths(
-        shards_of_two_lengths,
-        small_config,
-        tmp_path / "run",
-        save_every=2,
-        keep=10,
-        long_gradient_accumulation_steps=2,
-    )
+    how = {"save_every": 2, "keep": 10, "long_gradient_accumulation_steps": 2}
+    whole = two_lengths(shards_of_two_lengths, small_config, tmp_path / "run", **how)
     lines = run(whole, copy_at=5)
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
     rates = [scalars["learning_rate"] for _, kind, scalars in lines if kind == "train"]
@@ -197,34 +150,32 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
 
 
 @pytest.mark.slow
-def test_a_killed_run_on_mixed_shards_goes_on_with_the_same_shares_alone(
-    shards, dynamic_shards, small_config, tmp_path
+def test_a_killed_run_on_mixed_shards_in_half_precision_goes_on_with_the_same_shares_alone(
+    shards, dynamic_shards, small_config, tmp_path, monkeypatch
 ):
+    # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
+    monkeypatch.setattr(bert_tf.training.loss_scale, "_GROWTH_STEPS", 3)
     other = shutil.copytree(shards, tmp_path / "other")
-    whole = options(shards, small_config, tmp_path / "run", mix_shards=[f"{other}=0.25"])
-    lines = run(whole, copy_at=7)
+    settings = {"precision": "mixed_float16", "steps": 7, "save_every": 1}
+    mixed = {"mix_shards": [f"{other}=0.25"]}
+    whole = options(shards, small_config, tmp_path / "run", **settings, **mixed)
     resumed = replace(whole, output=str(killed(tmp_path / "run")))
-    with pytest.raises(InputError, match="data was"):
-        run(replace(resumed, mix_shards=[f"{other}=0.3"]))
-    rest = run(resumed)
-    assert rest == lines[-len(rest) :]
+    lines = run(whole, copy_at=3)  # saved at 2
+    refused("data was", run, replace(resumed, mix_shards=[f"{other}=0.3"]))
+    assert run(resumed) == [line for line in lines if line[0] > 2]
     assert weights(resumed.output) == weights(whole.output)
-    with pytest.raises(InputError, match=r"has masking dynamic, and .* static"):
-        run(replace(whole, mix_shards=[f"{dynamic_shards}=0.25"]))
+    scales = {line[2].get("loss_scale") for line in lines if line[1] == "train"}
+    assert scales == {2.0**15, 2.0**16, 2.0**17}
+    other = replace(whole, mix_shards=[f"{dynamic_shards}=0.25"])
+    refused("has masking dynamic.* static", run, other)
 
 
 @pytest.mark.slow
 def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_path):
     """Steps 1 to 6 take 4 examples, steps 7 to 10 take 12: no example is missed or seen twice."""
     late = {"batch_size": 4, "late_batch_size": 12, "late_share": 0.3, "steps": 10}
-    made = options(
-        dynamic_shards,
-        small_config,
-        tmp_path / "run",
-        **late,
-        gradient_accumulation_steps=2,
-        save_every=8,
-    )
+    late |= {"gradient_accumulation_steps": 2, "save_every": 8}
+    made = options(dynamic_shards, small_config, tmp_path / "run", **late)
     data = PretrainingData(made)
     steps = [phase.until for phase in data.phases]
     assert steps == [6, 10]  # three steps of ten would leave the reader within a batch of 12
@@ -250,8 +201,7 @@ def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_p
         ({"late_batch_size": None, "late_share": None}, "late_batch_size was 12, is now None"),
         ({"masked_lm_prob": 0.2}, "masked_lm_prob was None, is now 0.2"),
     ):
-        with pytest.raises(InputError, match=cause):
-            run(replace(made, **other))
+        refused(cause, run, replace(made, **other))
 
 
 _SERVER = """
@@ -268,13 +218,13 @@ time.sleep(1e6)
 
 
 @pytest.mark.slow
-def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_config, tmp_path):
+def test_a_data_service_changes_nothing(undisturbed, rows, small_config, tmp_path):
     with pytest.raises(InputError, match=r"nowhere:1: no tf\.data service answers"):
-        run(options(dynamic_shards, small_config, tmp_path, data_service="grpc://nowhere:1"))
+        run(options(rows, small_config, tmp_path, data_service="grpc://nowhere:1"))
     process = start_code(_SERVER)
     try:
         address = process.first_line()
-        run(options(dynamic_shards, small_config, tmp_path, data_service=address, **SETTINGS))
+        run(options(rows, small_config, tmp_path, data_service=address, **SETTINGS))
     finally:
         process.kill()
     assert weights(tmp_path) == weights(undisturbed[0])

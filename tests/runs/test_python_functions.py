@@ -1,5 +1,3 @@
-"""The commands, from Python: the same bytes, data in memory, results, errors."""
-
 import csv
 import json
 from pathlib import Path
@@ -25,19 +23,12 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def settings(pretrained):
-    return {
-        "model": pretrained / "last",
-        "epochs": 4,
-        "batch_size": 8,
-        "learning_rate": 5e-3,
-        "max_length": 16,
-        "log_every": 4,
-    }
+    values = {"epochs": 4, "batch_size": 8, "learning_rate": 5e-3, "max_length": 16, "log_every": 4}
+    return {"model": pretrained / "last", **values}
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, labelled, settings):
-    """A run with examples in memory."""
     output = tmp_path_factory.mktemp("python") / "run"
     return bert_tf.finetune(**settings, train=table(labelled / "train.tsv"), output=output)
 
@@ -49,17 +40,11 @@ def test_finetune_and_the_command_give_the_same_bytes(tuned, labelled, settings,
     assert main(["finetune", *options, "--train", str(train), "--output", str(output)]) == 0
     assert files(tuned.best) == files(output / "best")
     assert {"model.safetensors", "metrics.json", "predictions.tsv"} <= set(files(tuned.best))
-    assert tuned.scores == json.loads((output / "best" / "metrics.json").read_text())
-
-
-@pytest.mark.slow
-def test_a_dry_run_is_shown_on_request(labelled, settings, tmp_path, capfd):
-    shared = {**settings, "train": table(labelled / "train.tsv"), "dry_run": True}
-    result = bert_tf.finetune(**shared, output=tmp_path / "run", verbose=True)
-    assert "86 training and 10 validation examples" in capfd.readouterr().err
-    assert any("86 training and 10 validation examples" in line for line in result.notices)
-    assert result.best is None and not result.lines()
-    assert not (tmp_path / "run").exists()
+    # metrics.json has what `evaluate` computes; the loss, which decides between equal scores, is
+    # the run's.
+    metrics = json.loads((output / "best" / "metrics.json").read_text())
+    assert tuned.scores == {**metrics, "loss": tuned.run.loss}
+    assert bert_tf.finetune(**settings, train=train, output=output).scores == tuned.scores
 
 
 @pytest.mark.slow
@@ -75,30 +60,14 @@ def test_a_run_keeps_its_data_and_is_resumed_by_both(tuned, labelled, settings, 
     assert capfd.readouterr() == ("", "")
     assert any("86 training and 10 validation examples" in line for line in again.notices)
     assert again.run.training.started_at == again.run.training.step
+    (checkpoint,) = (tuned.output / "checkpoints").iterdir()
+    assert checkpoint.stat().st_size < (tuned.best / "model.safetensors").stat().st_size
+    with pytest.raises(InputError, match=r"epochs was .*, and its optimizer's state was deleted"):
+        changed = {**settings, "epochs": settings.get("epochs", 3) + 1, "override": True}
+        bert_tf.finetune(**changed, train=(texts, labels), output=tuned.output)
     with pytest.raises(InputError, match="holds a run with other data for train"):
         bert_tf.finetune(**settings, train=(texts[1:], labels[1:]), output=tuned.output)
     assert kept.read_text(encoding="utf-8").count("\n") == len(texts)
-
-
-@pytest.mark.slow
-def test_evaluate_reads_data_in_memory_as_the_file(tuned, labelled, tmp_path):
-    texts, labels = table(labelled / "test.tsv")
-    records = [{"review": text, "stars": label} for text, label in zip(texts, labels, strict=True)]
-    of_file = bert_tf.evaluate(
-        model=tuned.best, data=labelled / "test.tsv", output=tmp_path / "file"
-    )
-    found = bert_tf.evaluate(
-        model=str(tuned.best),
-        data=records,
-        text_column="review",
-        label_column="stars",
-        output=tmp_path / "memory",
-    )
-    assert found.scores == of_file.scores
-    for name in ("metrics.json", "predictions.tsv", "classes.tsv"):
-        written = (tmp_path / "memory" / name).read_text(encoding="utf-8")
-        of_columns = written.replace("review\t", "text\t", 1)
-        assert of_columns == (tmp_path / "file" / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""`bert-tf search` with models that train: the whole of it, and killed."""
-
 import contextlib
 import io
 import json
@@ -21,7 +19,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A model and examples."""
     folder = tmp_path_factory.mktemp("data")
     config = tiny_config(len(PIECES), initializer_range=0.5)
     save_model(BertEncoder(config, seed=0), folder / "model", tokenizer=BertTokenizer(PIECES))
@@ -31,15 +28,12 @@ def data(tmp_path_factory):
 
 
 def command(data, output) -> list[str]:
-    train = data / "train.tsv"
-    return words(
+    line = (
         "search --max_length 8 --strategy one --batch_size 8 --learning_rate 1e-3 1e-4 "
-        "--epochs 20 --seeds 2 --save_every 10 --evaluate_every 60",
-        model=data / "model",
-        train=train,
-        validation=train,
-        output=output,
+        "--epochs 20 --seeds 2 --save_every 10 --evaluate_every 60"
     )
+    examples = dict.fromkeys(("train", "validation"), data / "train.tsv")
+    return words(line, model=data / "model", output=output, **examples)
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +62,8 @@ def test_a_search_from_the_command_line(data, undisturbed, capsys):
     tags = multiplexer.PluginRunToTagToContent("hparams")
     assert EXPERIMENT_TAG in tags.pop("logs")
     sessions = {run for run, found in tags.items() if SESSION_START_INFO_TAG in found}
-    assert sessions == {
-        f"batch-8_rate-{rate}_epochs-20/seed-{seed}/logs"
-        for rate in ("0.001", "0.0001")
-        for seed in (12345, 12346)
-    }
+    settings = [f"batch-8_rate-{rate}_epochs-20" for rate in ("0.001", "0.0001")]
+    assert sessions == {f"{x}/seed-{seed}/logs" for x in settings for seed in (12345, 12346)}
 
     # The same command has nothing left to do, and says the same.
     assert main(arguments) == 0
@@ -90,7 +81,6 @@ def test_a_search_from_the_command_line(data, undisturbed, capsys):
 
 @pytest.mark.slow
 def test_sigkill_between_and_within_the_runs(data, undisturbed, tmp_path):
-    """The search goes on with the run that was killed, from its last checkpoint."""
     killed = tmp_path / "killed"
 
     def runs() -> int:

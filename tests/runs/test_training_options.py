@@ -1,18 +1,15 @@
-"""Effects of the training step's options on the results of the commands."""
-
 import json
 
 import numpy as np
 import pytest
+from cases import for_each
 from command_line import words
 from rounding import rounding
 from safetensors.numpy import load_file
 
+from bert_tf import BertConfig, BertPreTrainer, save_model
 from bert_tf.cli import main
 from bert_tf.commands.pretrain import Options as PretrainingOptions
-from bert_tf.config import BertConfig
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.saving import save_model
 
 # How far weights may be apart: by a share of their updates, each at most 7.3 times its rate, whose
 # sum is 0.0045. The share is what the 20 products on the way to a gradient, of sums of up to 256
@@ -50,37 +47,28 @@ def largest_difference(weights, others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "factor"),
-    [
-        (words("--gradient-accumulation-steps 4 --rematerialize --steps-per-execution 2"), 1),
-        (["--jit-compile"], 10),  # XLA's functions are some units off
-        (["--strategy", "mirrored"], 1),
-    ],
+@for_each(
+    "options factor",
+    (words("--gradient-accumulation-steps 4 --rematerialize --steps-per-execution 2"), 1),
+    (["--jit-compile"], 10),  # XLA's functions are some units off
+    (["--strategy", "mirrored"], 1),
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
 )
-def test_the_way_of_computing_does_not_change_the_result(
-    plain, shards, small_config, tmp_path, options, factor
-):
+def test_ways_of_computing_change_nothing(plain, shards, small_config, tmp_path, options, factor):
     weights, losses = train(shards, small_config, tmp_path / "run", *options)
     assert largest_difference(weights, plain[0]) <= factor * CLOSE
     assert losses == pytest.approx(plain[1], rel=factor * rounding(20, 256), abs=0)
 
 
 @pytest.mark.slow
-def test_an_epsilon_above_all_gradients_keeps_the_weights(plain, shards, small_config, tmp_path):
+def test_options_of_the_optimizer_count(plain, shards, small_config, tmp_path):
+    """LAMB moves each weight by the learning rate times its own norm (You et al. 2020)."""
     before = initial(small_config, tmp_path)
     options = words("--epsilon 1000000.0 --weight-decay 0")
-    after, _ = train(shards, small_config, tmp_path / "run", *options)
+    after, _ = train(shards, small_config, tmp_path / "epsilon", *options)
     assert largest_difference(after, before) < 1e-6 < 1e-3 < largest_difference(plain[0], before)
-
-
-@pytest.mark.slow
-def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_path):
-    """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
     options = words("--optimizer lamb --steps 1 --warmup-steps 0 --learning-rate 0.01")
-    before = initial(small_config, tmp_path)
-    after, _ = train(shards, small_config, tmp_path / "run", *options)
+    after, _ = train(shards, small_config, tmp_path / "lamb", *options)
     kernel = "bert.encoder.layer.0.attention.self.query.weight"
     moved = np.linalg.norm(after[kernel] - before[kernel])
     assert moved == pytest.approx(0.01 * np.linalg.norm(before[kernel]), rel=1e-3)

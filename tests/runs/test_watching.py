@@ -1,5 +1,3 @@
-"""Monitoring of the training commands: lines, TensorBoard, and its plugins' answers."""
-
 import contextlib
 import io
 import json
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import words
-from pretraining_runs import pretraining_command
+from pretraining_runs import SCALARS, SCORES, pretraining_command
 from run_logs import events, logged
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -28,21 +26,6 @@ from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.preemption import Preempted
 
-SCALARS = {
-    "loss",
-    "mlm_loss",
-    "nsp_loss",
-    "mlm_accuracy",
-    "nsp_accuracy",
-    "gradient_norm",
-    "learning_rate",
-    "examples_per_second",
-    "tokens_per_second",
-    "share_of_peak",
-    "minutes_left",
-}
-SCORES = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
-
 
 def pretraining(shards, config, output, **more):
     usual = {"steps": 10, "log_every": 5, "evaluate_every": 5, "learning_rate": 1e-3}
@@ -50,7 +33,6 @@ def pretraining(shards, config, output, **more):
 
 
 def lines_of(arguments) -> list[str]:
-    """Runs a command; the lines about its steps."""
     with contextlib.redirect_stderr(io.StringIO()) as shown:
         assert main(arguments) == 0
     return [line for line in shown.getvalue().splitlines() if line.startswith("step ")]
@@ -77,32 +59,20 @@ def runs(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def watched(runs, shards, small_config) -> tuple[Path, list[str]]:
     """A run with all there is to see, and the lines it showed."""
-    arguments = pretraining(
-        shards,
-        small_config,
-        runs / "pretrained",
-        watch_text=["the [MASK] is", "a [MASK]"],
-        histograms_every=5,
-        profile="2:3",
-    )
-    lines = lines_of(arguments)
-    return runs / "pretrained", lines
+    output, texts = runs / "pretrained", ["the [MASK] is", "a [MASK]"]
+    watching = {"watch_text": texts, "histograms_every": 5, "profile": "2:3"}
+    return output, lines_of(pretraining(shards, small_config, output, **watching))
 
 
 @pytest.fixture(scope="module")
 def fine_tuned(runs, labelled, watched) -> tuple[Path, list[str]]:
-    arguments = words(
-        "finetune --epochs 2 --batch-size 8 --log-every 6 --max-length 16 "
-        "--histograms_every 11 --profile 3:4",
-        model=watched[0] / "last",
-        train=labelled / "train.tsv",
-        output=runs / "finetuned",
-    )
+    line = "finetune --epochs 2 --batch-size 8 --log-every 6 --max-length 16 --profile 3:4"
+    files = {"train": labelled / "train.tsv", "output": runs / "finetuned"}
+    arguments = words(line, model=watched[0] / "last", histograms_every=11, **files)
     return runs / "finetuned", lines_of(arguments)
 
 
 def shown_lines(output, steps) -> list[str]:
-    """What the terminal shows of a run's log."""
     lines = logged(output, times=True)
     return [training_line(x.pop("step"), x.pop("kind"), x, steps) for x in lines]
 
@@ -111,22 +81,18 @@ def shown_lines(output, steps) -> list[str]:
 def test_the_terminal_shows_what_is_logged(watched, fine_tuned):
     for (output, lines), count in ((watched, 10), (fine_tuned, 22)):
         assert lines == shown_lines(output, count)
-    kinds = [(line["step"], line["kind"]) for line in logged(watched[0])]
-    assert kinds == [(5, "train"), (5, "held_out"), (10, "train"), (10, "held_out")]
-
-
-@pytest.mark.slow
-def test_tensorboard_has_the_scalars_of_every_line(watched):
     output, _ = watched
+    kinds = [(line["step"], line["kind"]) for line in logged(output)]
+    assert kinds == [(5, "train"), (5, "held_out"), (10, "train"), (10, "held_out")]
+    # TensorBoard has the scalars of every line.
     for kind, names in (("train", SCALARS), ("held_out", SCORES)):
         found = series(output / "logs" / kind)
         assert set(found) == names
         for name in names:
             expected = [line[name] for line in logged(output, kind, times=True)]
             assert [step for step, _ in found[name]] == [5, 10]
-            np.testing.assert_array_equal(
-                [value for _, value in found[name]], np.float32(expected), err_msg=name
-            )
+            values = [value for _, value in found[name]]
+            np.testing.assert_array_equal(values, np.float32(expected), err_msg=name)
 
 
 @pytest.mark.slow
@@ -143,15 +109,8 @@ def test_guesses_histograms_and_a_profile(watched, fine_tuned):
         assert any("word_embeddings" in tag for tag in histograms)
         assert all(found == expected for found in histograms.values())
         assert len(list((output / "logs").rglob("*.xplane.pb"))) == 1
-
-
-@pytest.mark.slow
-def test_the_tokens_of_fine_tuning_are_counted(fine_tuned):
-    (tokens,) = {
-        round(line["tokens_per_second"] / line["examples_per_second"], 6)
-        for line in logged(fine_tuned[0], times=True)
-        if "tokens_per_second" in line
-    }
+    lines = [x for x in logged(fine_tuned[0], times=True) if "tokens_per_second" in x]
+    (tokens,) = {round(x["tokens_per_second"] / x["examples_per_second"], 6) for x in lines}
     assert 10 < tokens <= 16  # eight words an example, [CLS] and [SEP]; longer ones are cut
 
 
@@ -169,11 +128,9 @@ def asked(monkeypatch, folder, ask) -> list[str]:
 
 
 def get(address, route, body=None, **query) -> bytes:
-    request = urllib.request.Request(
-        f"{address}data/{route}?{urllib.parse.urlencode(query)}",
-        None if body is None else json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
+    url = f"{address}data/{route}?{urllib.parse.urlencode(query)}"
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as answer:
         return answer.read()
 
@@ -186,9 +143,8 @@ def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, monkeypat
         deadline = time.monotonic() + 60
         while True:  # it reads the logs while it serves
             tags = json.loads(get(address, "plugin/scalars/tags"))
-            if {"best_loss"} <= set(tags.get("pretrained/logs", {})) and {"best_accuracy"} <= set(
-                tags.get("finetuned/logs", {})
-            ):
+            known = [tags.get(f"{run}/logs", {}) for run in ("pretrained", "finetuned")]
+            if "best_loss" in known[0] and "best_accuracy" in known[1]:
                 break
             assert time.monotonic() < deadline, tags
             time.sleep(0.2)
@@ -223,10 +179,8 @@ def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, monkeypat
         (session,) = group["sessions"]
         assert session["status"] == "STATUS_SUCCESS"
         assert parameters.items() <= group["hparams"].items()
-        metrics = {
-            (value["name"]["group"], value["name"]["tag"]): value["value"]
-            for value in group["metricValues"]
-        }
+        values = group["metricValues"]
+        metrics = {(x["name"]["group"], x["name"]["tag"]): x["value"] for x in values}
         name = score.removeprefix("best_")
         held_out = [line[name] for line in logged(output, "held_out")]
         assert metrics["held_out", name] == pytest.approx(held_out[-1])
@@ -253,9 +207,7 @@ def test_a_continued_run_shows_each_step_once(
     watched, words_are_hidden, shards, small_config, tmp_path, monkeypatch
 ):
     """Stopped before an evaluation, then killed after it and before the checkpoint."""
-    arguments = pretraining(
-        shards, small_config, tmp_path / "run", histograms_every=5, save_every=4
-    )
+    command = pretraining(shards, small_config, tmp_path / "run", histograms_every=5, save_every=4)
 
     class Killed(Exception):
         pass
@@ -270,13 +222,13 @@ def test_a_continued_run_shows_each_step_once(
 
     with monkeypatch.context() as patch:
         patch.setattr("bert_tf.commands.progress.training_line", terminate)
-        assert main(arguments) == Preempted.exit_code
+        assert main(command) == Preempted.exit_code
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(ProjectorLog, "after_evaluation", kill)
-        main(arguments)
+        main(command)
     logs = tmp_path / "run" / "logs"
     assert steps(logs / "masked_words")["masked_words/0"] == [5]  # to be written again
-    assert main(arguments) == 0
+    assert main(command) == 0
     for folder in ("train", "held_out", "masked_words", "histograms"):
         assert {*map(tuple, steps(logs / folder).values())} == {(5, 10)}, folder
     found = steps(logs)

@@ -18,12 +18,10 @@ from rounding import rounding
 from run_logs import logged, newest_checkpoint
 from safetensors.numpy import load_file
 
+from bert_tf import AdamWeightDecay, BertPreTrainer, load_model
 from bert_tf.cli import main
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.loading import load_model
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer
 
 
@@ -50,12 +48,8 @@ def without_dropout(pretrained, tmp_path_factory) -> Path:
     from bert_tf import BertTokenizer
     from bert_tf.models.saving import save_model
 
-    model = load_model(
-        pretrained / "last",
-        BertPreTrainer,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = load_model(pretrained / "last", BertPreTrainer, **rates)
     folder = tmp_path_factory.mktemp("without_dropout")
     save_model(model, folder, tokenizer=BertTokenizer.from_directory(pretrained / "last"))
     return folder
@@ -66,10 +60,8 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     def command(output, *more) -> list[str]:
         # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
         # last batch of an epoch than the first, and none of the last one of an evaluation.
-        line = (
-            "finetune --epochs 2 --batch-size 8 --log-every 4 --learning-rate 5e-3 "
-            "--max-length 16 --deterministic"
-        )
+        line = "finetune --epochs 2 --batch-size 8 --log-every 4 --learning-rate 5e-3"
+        line += " --max-length 16 --deterministic"
         train = labelled / "train.tsv"
         return [*words(line, model=without_dropout, train=train, output=output), *more]
 
@@ -80,12 +72,8 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     assert f"{two}/best" in told[0]
     assert told[1] == ""
     assert event_files(two) == {"logs": 2, "train": 1, "held_out": 1}
-    assert {path.name for path in two.iterdir() if path.is_dir()} == {
-        "best",
-        "last",
-        "logs",
-        "checkpoints",
-    }
+    folders = {path.name for path in two.iterdir() if path.is_dir()}
+    assert folders == {"best", "last", "logs", "checkpoints"}
     assert 'strategy: "multi_worker"' in (two / "config.yaml").read_text()
 
     assert main([*command(one), "--no_deterministic"]) == 0
@@ -134,15 +122,12 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
     scores = trainer.evaluate(held_out)
     for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
-        assert logged(output, "held_out")[-1][ours] == pytest.approx(
-            scores[name], rel=rounding(24, 32)
-        )
+        last = logged(output, "held_out")[-1]
+        assert last[ours] == pytest.approx(scores[name], rel=rounding(24, 32))
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
-    undisturbed, shards, small_config, tmp_path
-):
+def test_sigterm_to_one_worker_stops_both_without_loss(undisturbed, shards, small_config, tmp_path):
     output = tmp_path / "run"
     command = pretraining(shards, small_config, output)
     with workers(command, command, late=0.2) as processes:
@@ -153,31 +138,24 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
     newest = newest_checkpoint(output)
     assert 10 <= newest < 40
     for each in told:
-        assert each.endswith(
-            f"bert-tf pretrain: stopped at step {newest} and saved: run the same command again "
-            "to resume"
-        )
+        cure = "run the same command again to resume"
+        assert each.endswith(f"bert-tf pretrain: stopped at step {newest} and saved: {cure}")
     with workers(command, command) as processes:
         codes, told = ended(processes)
     assert codes == [0, 0], told
     assert f"Resumed from step {newest}" in told[0]
-    for model in ("best", "last"):
-        ours, expected = (
-            (run / model / "model.safetensors").read_bytes() for run in (output, undisturbed[0])
-        )
-        assert ours == expected
+    for model in ("best/model.safetensors", "last/model.safetensors"):
+        assert (output / model).read_bytes() == (undisturbed[0] / model).read_bytes()
     for kind in ("train", "held_out"):
         assert logged(output, kind) == logged(undisturbed[0], kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_worker_that_is_killed_ends_the_other_with_a_line(shards, small_config, tmp_path, killed):
+def test_a_worker_that_is_killed_ends_the_other_with_a_line(shards, small_config, tmp_path):
     command = pretraining(shards, small_config, tmp_path / "run", steps=1_000_000)
-    with workers(command, command) as processes:
-        wait_until(lambda: newest_checkpoint(tmp_path / "run") > 0, *processes)
-        processes[killed].kill()
-        other = processes[1 - killed]
+    with workers(command, command) as (killed, other):
+        wait_until(lambda: newest_checkpoint(tmp_path / "run") > 0, killed, other)
+        killed.kill()
         _, told = other.communicate(timeout=60)
     assert other.returncode == 75, told
     assert "Traceback" not in told
@@ -224,13 +202,10 @@ def test_deterministic_runs_repeat_themselves(dynamic_shards, small_config, tmp_
         few = {"steps": 8, "gradient_accumulation_steps": 2}
         return pretraining_command(dynamic_shards, small_config, tmp_path / name, **few)
 
-    done = run_code(_DETERMINISTIC, ["|".join(command(name)) for name in ("first", "second")])
-    assert done.returncode == 0, done.stderr
+    run_code(_DETERMINISTIC, ["|".join(command(name)) for name in ("first", "second")], check=True)
     assert main(command("plain")) == 0
-    first, second, plain = (
-        load_file(tmp_path / name / "last" / "model.safetensors")
-        for name in ("first", "second", "plain")
-    )
+    folders = (tmp_path / name / "last" for name in ("first", "second", "plain"))
+    first, second, plain = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(np.array_equal(first[name], second[name]) for name in first | second)
     # Sums in another order: what 20 products, of sums of up to 256 terms, round in float32. Eight
     # updates are at most 7.3 times their rates, whose sum is 0.0008.

@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertSentenceEncoder, BertTokenizer, Predictor
-from bert_tf.models.answerer import Answerer
 from bert_tf.server.models import Models
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,7 +46,7 @@ def page_models(made_once, exports_of) -> Path:
         ):
             settings = TASKS[task].with_settings({"max_length": 16})
             names = labels if name == "classifier" else []
-            with exports_of("serving_default", "embed"):
+            with exports_of("serving_default", "embed", "rerank"):
                 Answerer(settings, model, tokenizer, names).export(name, root=folder)
         shutil.copytree(folder / "classifier", folder / "messages")
 
@@ -74,12 +74,10 @@ class Toy(tf.Module):
 
     def letters(self, text):
         letters = tf.strings.unicode_split(text, "UTF-8", errors="strict")
-        return {
-            "text": text,
-            "letters_count": tf.cast(letters.row_lengths(), tf.int32),
-            "letters_text": letters.to_tensor(),
-            "length": self.scale * tf.cast(letters.row_lengths(), tf.float32),
-        }
+        count = letters.row_lengths()
+        answer = {"text": text, "length": self.scale * tf.cast(count, tf.float32)}
+        answer |= {"letters_count": tf.cast(count, tf.int32), "letters_text": letters.to_tensor()}
+        return answer
 
     def half_plus_three(self, x):
         return {"y": x / 2 + self.three}
@@ -109,8 +107,6 @@ class Toy(tf.Module):
 
 @pytest.fixture(scope="session")
 def save_toy() -> Callable[..., Path]:
-    """Saves the model `toy`, whose lengths have a scale."""
-
     def save(folder: Path, scale: float = 1.0) -> Path:
         toy = Toy(scale)
         toy.save(folder, serving_default=(toy.letters, {"text": (tf.string, 1)}))
@@ -121,7 +117,6 @@ def save_toy() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def toys(made_once, save_toy) -> Path:
-    """A folder with version 1 of the model `toy`. Copy it to change it."""
     return made_once("toys", lambda folder: save_toy(folder / "toy" / "1"))
 
 
@@ -153,11 +148,9 @@ def served(toy_models) -> Iterator[tuple[Models, TestClient]]:
 
 @pytest.fixture(scope="module")
 def models(served) -> Models:
-    """The loaded `toy_models`."""
     return served[0]
 
 
 @pytest.fixture(scope="module")
 def client(served) -> TestClient:
-    """A client of the loaded `toy_models`."""
     return served[1]

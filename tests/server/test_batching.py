@@ -8,10 +8,11 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.server.batching import BatchQueue, Workers
+from bert_tf.server.batching import BatchQueue, Workers, row_count
 from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
 
@@ -62,10 +63,8 @@ async def occupied(queue):
 
 
 def start(queue, function, *requests, **arguments) -> list[asyncio.Task]:
-    return [
-        asyncio.create_task(queue.run(function, texts(*rows), "key", **arguments))
-        for rows in requests
-    ]
+    runs = [queue.run(function, texts(*rows), "key", **arguments) for rows in requests]
+    return [asyncio.create_task(run) for run in runs]
 
 
 @settings(max_examples=30)
@@ -78,12 +77,15 @@ def start(queue, function, *requests, **arguments) -> list[asyncio.Task]:
 def test_any_mix_of_requests_gets_its_own_rows(requests, size, threads, is_padded):
     async def test():
         sizes = (size,) if is_padded else ()
+        observed = []
         async with queue_of(threads, max_batch_size=size, allowed_batch_sizes=sizes) as queue:
+            queue.observe = lambda *batch: observed.append(batch)
             answers = await asyncio.gather(*start(queue, Echo(), *requests))
             for rows, answer in zip(requests, answers, strict=True):
                 assert list(answer["text"]) == rows
                 assert list(answer["length"]) == [len(row) for row in rows]
             assert queue.rows == queue.running == 0 and not list(queue.heads())
+            assert all(0 <= wait < 60 for _, waits in observed for wait in waits)
 
     asyncio.run(test())
 
@@ -94,6 +96,23 @@ async def test_requests_that_wait_are_joined_up_to_the_batch_size():
             waiting = start(queue, echo := Echo(), "ab", "c", "def", "ghijk", "l")
         await asyncio.gather(*waiting)
         assert [b"".join(batch) for batch in echo.batches] == [b"abc", b"def", b"ghijk", b"l"]
+    async with queue_of() as queue:
+        async with occupied(queue):
+            waiting = start(queue, echo := Echo(), *[[b"x" * 3000]] * 9)
+        await asyncio.gather(*waiting)
+        assert [len(batch) for batch in echo.batches] == [4, 4, 1]
+
+
+async def test_rows_that_wait_are_counted_and_many_or_long_ones_leave_a_thread_free():
+    async with queue_of() as queue:
+        async with occupied(queue):
+            waiting = start(queue, echo := Echo(), ["short"] * 17, ["long" * 100], ["one"])
+            waiting.append(asyncio.create_task(queue.run(echo, texts(*"alone"))))
+            await asyncio.sleep(0)
+            assert queue.rows == 17 + 1 + 1 + 1
+            assert [group.is_long for group in queue._waiting] == [True, True, False, False]
+        await asyncio.gather(*waiting)
+    assert row_count({}) == row_count({"text": np.array("a scalar")}) == 0
 
 
 async def test_requests_of_other_length_shape_or_key_are_not_joined():
@@ -110,17 +129,7 @@ async def test_requests_of_other_length_shape_or_key_are_not_joined():
         assert echo.batches == [[b"short", b"brief"], [b"long" * 100], [b"other"], [b"alone"]]
 
 
-async def test_long_texts_make_small_batches():
-    async with queue_of() as queue:
-        async with occupied(queue):
-            waiting = start(queue, echo := Echo(), *[[b"x" * 3000]] * 9)
-        await asyncio.gather(*waiting)
-        assert [len(batch) for batch in echo.batches] == [4, 4, 1]
-
-
-@pytest.mark.parametrize(
-    "long", [[[b"x" * 3000]] * 8, [[b"x" * 30] * 64] * 2], ids=["long texts", "many texts"]
-)
+@for_each("long", [[b"x" * 3000]] * 8, [[b"x" * 30] * 64] * 2, ids=["long texts", "many texts"])
 async def test_a_short_text_never_waits_for_batches_of_long_ones(long):
     async with queue_of(threads=2) as queue:
         slow, quick = Echo(is_open=False), Echo()
@@ -137,12 +146,10 @@ async def test_a_short_text_never_waits_for_batches_of_long_ones(long):
         await asyncio.gather(*waiting)
 
 
-@pytest.mark.parametrize(
-    ("first", "long", "shorter"),
-    [
-        (["short"], [[b"x" * 30_000] * 64, [b"x" * 25_000] * 4], [b"x" * 600] * 4),
-        ([], [[b"x" * 30_000] * 64] * 3, [b"x" * 3000] * 4),
-    ],
+@for_each(
+    "first long shorter",
+    (["short"], [[b"x" * 30_000] * 64, [b"x" * 25_000] * 4], [b"x" * 600] * 4),
+    ([], [[b"x" * 30_000] * 64] * 3, [b"x" * 3000] * 4),
     ids=["far longer", "huge"],
 )
 async def test_long_requests_leave_a_thread_to_far_shorter_ones(first, long, shorter):
@@ -210,9 +217,6 @@ async def test_expired_and_cancelled_requests_never_run():
                 await queue.run(echo, texts("past"), "key", deadline=time.monotonic())
         await kept
         assert echo.batches == [[b"kept"]]
-
-
-async def test_one_that_goes_while_its_batch_runs_takes_no_answers_along():
     async with queue_of() as queue:
         slow = Echo(is_open=False)
         async with occupied(queue):
@@ -234,8 +238,16 @@ async def test_requests_that_may_be_joined_have_the_allowed_sizes():
         await queue.run(echo, texts(), "key")  # nothing to fill up
         assert echo.batches == [[b"a"] * 4, [b"a"], []]
 
+    def count(inputs, deadline):
+        return {"rows": np.array(len(inputs["text"]))}
 
-async def test_a_deadline_ends_a_request_that_runs():
+    async with queue_of() as queue:
+        async with occupied(queue):
+            waiting = start(queue, count, "ab", "cde")
+        assert [int((await task)["rows"]) for task in waiting] == [2, 3]
+
+
+async def test_a_deadline_ends_a_request_and_its_batch_is_not_run_again():
     async with queue_of() as queue:
         echo = Echo(is_open=False)
         with pytest.raises(ServingError, match="Deadline"):
@@ -243,9 +255,6 @@ async def test_a_deadline_ends_a_request_that_runs():
         assert queue.running == 1
         echo.gate.set()
         await queue.run(echo, texts("b"), "key")
-
-
-async def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
     limits = []
 
     def run_out(inputs, deadline):
@@ -269,7 +278,7 @@ async def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
         assert limits == [now + 0.2, math.inf]
 
 
-async def test_one_bad_request_fails_alone():
+async def test_one_bad_request_fails_alone_and_defects_are_internal_errors():
     async with queue_of() as queue:
         async with occupied(queue):
             good, bad, fine = start(queue, echo := Echo(), ["good"], ["bad"], ["fine"])
@@ -279,18 +288,6 @@ async def test_one_bad_request_fails_alone():
             await bad
         assert echo.batches == [[b"good", b"bad", b"fine"], [b"good"], [b"bad"], [b"fine"]]
 
-
-async def test_outputs_without_rows_are_made_one_request_at_a_time():
-    def count(inputs, deadline):
-        return {"rows": np.array(len(inputs["text"]))}
-
-    async with queue_of() as queue:
-        async with occupied(queue):
-            waiting = start(queue, count, "ab", "cde")
-        assert [int((await task)["rows"]) for task in waiting] == [2, 3]
-
-
-async def test_a_defect_is_an_internal_error_and_the_thread_lives_on():
     def fail(inputs, deadline):
         raise RuntimeError("secret")
 

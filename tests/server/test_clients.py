@@ -1,9 +1,5 @@
-"""Clients as the pages show them, and others' defaults, against `bert-tf serve` in a process."""
-
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +7,16 @@ from typing import NamedTuple
 
 import pytest
 import requests
+from cases import for_each
+from command_line import finished
 from peer_programs import find_peer
 from running_server import grpc_port, running
 
 pytestmark = pytest.mark.slow  # two exports and a process
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    "README.md",
-    "docs/first-answer.md",
-    "docs/server.md",
-    "docs/serving.md",
-    "saved_models/README.md",
-]
+PAGES = ["README.md", "docs/first-answer.md", "docs/server.md", "docs/serving.md"]
+PAGES += ["saved_models/README.md"]
 
 
 class Server(NamedTuple):
@@ -51,20 +44,19 @@ def curls(page: Path) -> list[str]:
 
 
 @pytest.mark.peer("curl")
-@pytest.mark.parametrize("page", [*PAGES, "model card"])
+@for_each("page", *PAGES, "model card")
 def test_the_curl_commands_of_a_page(page, served):
     card = served.models / "classifier" / "1" / "README.md"
     commands = curls(card if page == "model card" else ROOT / page)
     assert commands
-    url = {**os.environ, "URL": f"{served.rest}/v1/models/classifier"}
+    url = {"URL": f"{served.rest}/v1/models/classifier"}
     for command in commands:
         strict = served.here(command).replace("curl", "curl --silent --fail-with-body", 1)
-        done = subprocess.run(["bash", "-c", strict], capture_output=True, text=True, env=url)
-        assert done.returncode == 0, command + done.stdout
-        assert "error" not in json.loads(done.stdout), command
+        answer = finished("bash", "-c", strict, env=url).stdout
+        assert "error" not in json.loads(answer), command
 
 
-@pytest.mark.parametrize("page", ["docs/server.md", "docs/serving.md"])
+@for_each("page", "docs/server.md", "docs/serving.md")
 def test_python_of_a_page(page, served):
     text = (ROOT / page).read_text(encoding="utf-8")
     names: dict = {}
@@ -75,7 +67,6 @@ def test_python_of_a_page(page, served):
 
 
 def predict(served: Server, texts: list[str]) -> list[str]:
-    """The labels of texts, over REST."""
     url = f"{served.rest}/v1/models/classifier:predict"
     answer = requests.post(url, json={"inputs": texts}, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -83,7 +74,6 @@ def predict(served: Server, texts: list[str]) -> list[str]:
 
 
 def test_requests(served):
-    """One connection for all, an answer in gzip, a body in chunks."""
     url, body = f"{served.rest}/v1/models/classifier:predict", {"inputs": ["a raw string"] * 64}
     with requests.Session() as session:
         first = session.post(url, json=body, timeout=60)
@@ -109,7 +99,9 @@ def test_the_openai_client(served, check_vectors):
     with pytest.raises(package.NotFoundError, match="no model gone"):
         client.embeddings.create(input=TEXTS, model="gone")
     with pytest.raises(package.BadRequestError, match="dimensions"):
-        client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
+        client.embeddings.create(input=TEXTS, model="encoder", dimensions=9)
+    shorter = client.embeddings.create(input=TEXTS, model="encoder", dimensions=4)
+    assert [len(x.embedding) for x in shorter.data] == [4, 4]
     assert [model.id for model in client.models.list()] == ["classifier", "encoder", "messages"]
 
 
@@ -126,7 +118,7 @@ def test_a_generated_client(served, check_vectors, tmp_path, monkeypatch):
     (tmp_path / "openapi.json").write_text(description.text)
     generate = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
     files = ["--path", tmp_path / "openapi.json", "--output-path", tmp_path / "made_client"]
-    subprocess.run([*generate, *files], check=True, capture_output=True)
+    finished(*generate, *files)
     # The generator leaves out what it cannot read.
     paths = description.json()["paths"].values()
     operations = {x["operationId"] for path in paths for x in path.values() if "operationId" in x}
@@ -152,9 +144,7 @@ def test_java(served):
     url = f"{served.rest}/v1/models/classifier:predict"
     command = [find_peer("java"), Path(__file__).with_name("AskServer.java"), url]
     body = json.dumps({"inputs": ["a raw string", "é 海"]}, ensure_ascii=False)
-    done = subprocess.run([*command, body], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    answers = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    answers = [line.split(" ", 2) for line in finished(*command, body).stdout.splitlines()]
     assert [answer[:2] for answer in answers] == [["200", "HTTP_1_1"]] * 22
     labels = predict(served, ["a raw string", "é 海"])
     assert all(json.loads(answer[2])["outputs"]["label"] == labels for answer in answers)
@@ -171,5 +161,4 @@ def test_requests_that_openapi_describes_and_others_are_answered_as_it_says(serv
     )
     url, options = f"{served.rest}/openapi.json", "--max-examples 40 --seed 1 --no-color"
     command = [find_peer("schemathesis"), "-m", "schemathesis.cli", "run", url, *options.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finished(*command, cwd=tmp_path)

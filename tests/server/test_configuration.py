@@ -1,11 +1,6 @@
-import pytest
+from cases import refused
 
-from bert_tf.errors import InputError
-from bert_tf.server.configuration import (
-    BatchingParameters,
-    read_batching_parameters,
-    read_metrics_path,
-)
+from bert_tf.server import configuration
 
 
 def test_a_monitoring_config_moves_the_metrics_or_switches_them_off(tmp_path):
@@ -17,11 +12,10 @@ def test_a_monitoring_config_moves_the_metrics_or_switches_them_off(tmp_path):
         ("", None),
     ):
         file.write_text(text)
-        assert read_metrics_path(file, "/default") == path
+        assert configuration.read_metrics_path(file, "/default") == path
     for text in ("prometheus {", 'prometheus_config { enable: true path: "metrics" }'):
         file.write_text(text)
-        with pytest.raises(InputError, match="configures no metrics"):
-            read_metrics_path(file, "/default")
+        refused("configures no metrics", configuration.read_metrics_path, file, "/default")
 
 
 def test_batching_parameters_are_read_from_the_official_format(tmp_path):
@@ -31,9 +25,9 @@ def test_batching_parameters_are_read_from_the_official_format(tmp_path):
         "num_batch_threads { value: 2 } pad_variable_length_inputs: true # a comment\n"
         'allowed_batch_sizes: 4 allowed_batch_sizes: 8 thread_pool_name { value: "t" }'
     )
-    assert read_batching_parameters(file, BatchingParameters(max_enqueued_batches=5)) == (
-        BatchingParameters(8, 0, 5, 2, (4, 8))
-    )
+    assert configuration.read_batching_parameters(
+        file, configuration.BatchingParameters(max_enqueued_batches=5)
+    ) == (configuration.BatchingParameters(8, 0, 5, 2, (4, 8)))
     for text in (
         "max_batch_size: 8",
         "max_batch_size { value: 0 }",
@@ -43,5 +37,4 @@ def test_batching_parameters_are_read_from_the_official_format(tmp_path):
         "\0",
     ):
         file.write_text(text)
-        with pytest.raises(InputError, match="has no batching parameters"):
-            read_batching_parameters(file)
+        refused("has no batching parameters", configuration.read_batching_parameters, file)

@@ -1,21 +1,14 @@
-"""What a connection may send besides bodies, over real sockets."""
-
 import asyncio
 import contextlib
 import re
 
-import pytest
 import uvicorn
+from cases import for_each
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
 from bert_tf.server import connections
-from bert_tf.server.connections import (
-    HEAD_BYTES,
-    MOST_PIPELINED,
-    BoundedHttpProtocol,
-    Connections,
-)
+from bert_tf.server.connections import HEAD_BYTES, MOST_PIPELINED, BoundedHttpProtocol, Connections
 
 START = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = START + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -86,7 +79,6 @@ def is_refused(*parts: bytes) -> bool:
 
 
 def lines(size: int) -> bytes:
-    """Header lines of about this size."""
     return b"a: bcdefg\r\n" * (size // 11)
 
 
@@ -98,50 +90,46 @@ BROKEN = CHUNKED + b"nonsense\r\n\r\n"
 MANY = MOST_PIPELINED + 1
 
 
-@pytest.mark.parametrize(
-    ("parts", "statuses"),
-    [
-        ([START + lines(HEAD_BYTES - 200) + b"\r\n"], [b"200"]),
-        # Heads of several requests are counted one by one.
-        ([HALF, HALF, HALF], [b"200"] * 3),
-        ([HALF * 3], [b"200"] * 3),
-        ([CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\n\r\n"], [b"200"]),
-        ([WHOLE * MOST_PIPELINED], [b"200"] * MOST_PIPELINED),
-        ([WHOLE * 3 * MOST_PIPELINED], [b"200"] * MANY + [b"400"]),
-        ([b"GET / HTTP/1.1\r\nHost:\r\n\r\n"], [b"200"]),
-        ([b"GET / HTTP/1.0\r\n\r\n"], [b"200"]),
-        ([(UPGRADE % b"" + b"\r\n") * 2 + WHOLE], [b"200"] * 3),
-        # What comes before garbage is answered.
-        ([WHOLE + GARBAGE], [b"200", b"400"]),
-        ([WHOLE * 3 + GARBAGE], [b"200"] * 3 + [b"400"]),
-        ([WHOLE + BROKEN], [b"200", b"400"]),
-        ([WHOLE * 3 + BROKEN], [b"200"] * 3 + [b"400"]),
-        ([BROKEN], [b"400"]),
-    ],
+@for_each(
+    "parts statuses",
+    ([START + lines(HEAD_BYTES - 200) + b"\r\n"], [b"200"]),
+    # Heads of several requests are counted one by one.
+    ([HALF, HALF, HALF], [b"200"] * 3),
+    ([HALF * 3], [b"200"] * 3),
+    ([CHUNKED + b"1\r\n \r\n" * 30_000 + b"0\r\n\r\n"], [b"200"]),
+    ([WHOLE * MOST_PIPELINED], [b"200"] * MOST_PIPELINED),
+    ([WHOLE * 3 * MOST_PIPELINED], [b"200"] * MANY + [b"400"]),
+    ([b"GET / HTTP/1.1\r\nHost:\r\n\r\n"], [b"200"]),
+    ([b"GET / HTTP/1.0\r\n\r\n"], [b"200"]),
+    ([(UPGRADE % b"" + b"\r\n") * 2 + WHOLE], [b"200"] * 3),
+    # What comes before garbage is answered.
+    ([WHOLE + GARBAGE], [b"200", b"400"]),
+    ([WHOLE * 3 + GARBAGE], [b"200"] * 3 + [b"400"]),
+    ([WHOLE + BROKEN], [b"200", b"400"]),
+    ([WHOLE * 3 + BROKEN], [b"200"] * 3 + [b"400"]),
+    ([BROKEN], [b"400"]),
 )
 def test_requests_are_answered_in_turn(parts, statuses):
     assert answered(*parts, most=len(statuses)) == statuses
 
 
-@pytest.mark.parametrize(
+@for_each(
     "parts",
-    [
-        [START + lines(HEAD_BYTES + 100) + b"\r\n"],
-        [START + lines(100_000) + b"\r\n"],
-        [START + b"a: " + b"b" * 100_000 + b"\r\n\r\n"],
-        [b"GET /" + b"a" * 100_000],
-        [START + b"a: ", *[b"b" * 50_000] * 3],  # a line that never ends
-        [b"GET / HTTP/1.1\r\n\r\n"],
-        [b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n"],
-        [UPGRADE.replace(b"Host: localhost\r\n", b"") % b"" + b"\r\n"],
-        [b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"],
-    ],
+    [START + lines(HEAD_BYTES + 100) + b"\r\n"],
+    [START + lines(100_000) + b"\r\n"],
+    [START + b"a: " + b"b" * 100_000 + b"\r\n\r\n"],
+    [b"GET /" + b"a" * 100_000],
+    [START + b"a: ", *[b"b" * 50_000] * 3],  # a line that never ends
+    [b"GET / HTTP/1.1\r\n\r\n"],
+    [b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n"],
+    [UPGRADE.replace(b"Host: localhost\r\n", b"") % b"" + b"\r\n"],
+    [b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"],
 )
 def test_heads_that_are_long_or_name_no_host_or_two_are_refused(parts):
     assert is_refused(*parts)
 
 
-@pytest.mark.parametrize("parts", [1, 20])
+@for_each("parts", 1, 20)
 def test_trailers_and_heads_that_wait_have_the_same_limit(parts):
     def sent(data: bytes) -> list[bytes]:
         size = -(-len(data) // parts)
@@ -153,17 +141,14 @@ def test_trailers_and_heads_that_wait_have_the_same_limit(parts):
     assert is_refused(*sent(waits))
 
 
-@pytest.mark.parametrize("connection", [b"", b"close, "])
-@pytest.mark.parametrize("body", [b"{}", b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"])
-@pytest.mark.parametrize("is_chunked", [False, True])
+@for_each("connection", b"", b"close, ")
+@for_each("body", b"{}", b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
+@for_each("is_chunked", False, True)
 def test_a_request_that_would_upgrade_keeps_its_body(connection, body, is_chunked):
     head = UPGRADE % connection
     if is_chunked:
-        parts = (
-            head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body),
-            body,
-            b"\r\n0\r\n\r\n",
-        )
+        chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body)
+        parts = (head + chunked, body, b"\r\n0\r\n\r\n")
     else:
         parts = head + b"Content-Length: %d\r\n\r\n" % len(body), body
     for sent in (parts, (b"".join(parts),)):
@@ -219,10 +204,8 @@ def test_the_longest_idle_connection_makes_room():
     asyncio.run(test())
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "asking"), [("UNREAD_SECONDS", 0.05, 1), ("UNREAD_BYTES", 2**24, 2)]
-)
-@pytest.mark.parametrize("head", [START, START + b"Connection: close\r\n"])
+@for_each("limit value asking", ("UNREAD_SECONDS", 0.05, 1), ("UNREAD_BYTES", 2**24, 2))
+@for_each("head", START, START + b"Connection: close\r\n")
 def test_an_answer_that_nobody_reads_is_given_up(head, limit, value, asking, monkeypatch):
     """After a time in which nothing was read, though more is asked; or for others' answers."""
     monkeypatch.setattr(connections, limit, value)

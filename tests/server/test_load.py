@@ -1,5 +1,3 @@
-"""A saturated server loses no request through a swap of its model and SIGTERM."""
-
 import http.client
 import json
 import random

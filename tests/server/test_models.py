@@ -2,16 +2,15 @@ import asyncio
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
+from cases import for_each, refused
 from running_models import TEXTS, predict, running, until
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
-from bert_tf.errors import InputError
 from bert_tf.server import models as models_module
 from bert_tf.server import servable
 from bert_tf.server.errors import ServingError
@@ -24,7 +23,6 @@ State = ModelVersionStatus
 
 @pytest.fixture
 def folder(toys, tmp_path) -> Path:
-    """A folder with version 1 of the model `toy`."""
     return Path(shutil.copytree(toys, tmp_path / "models"))
 
 
@@ -47,7 +45,6 @@ def entry(name="toy", path="toy", policy="", **labels: int) -> str:
 
 
 def configure(folder: Path, *entries: str) -> Path:
-    """Writes a models.config."""
     file = folder / "models.config"
     file.write_text(f"model_config_list {{ {' '.join(entries)} }}")
     return file
@@ -73,7 +70,7 @@ async def test_models_are_found_by_name_and_version(toys):
             ("foo", None, None, "NOT_FOUND", "There is no model foo: the server has toy"),
             ("toy", 9, None, "NOT_FOUND", "There is no version 9 of the model toy: it has 1"),
             ("toy", None, "x", "INVALID_ARGUMENT", "toy has no version with the label x"),
-            ("", None, None, "INVALID_ARGUMENT", "The request names no model"),
+            ("", None, None, "INVALID_ARGUMENT", "The request does not name a model"),
         ]:
             for ask in (models.servable, models.status):
                 with pytest.raises(ServingError) as refused:
@@ -82,6 +79,15 @@ async def test_models_are_found_by_name_and_version(toys):
     with pytest.raises(ServingError) as refused:
         await predict(models)
     assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_first_loads_are_shown_alone(folder, add):
+    steps, models = [], Models(folder, poll_seconds=0.02)
+    models.step = lambda *step: steps.append(step)
+    async with running(models):
+        add(2)
+        await until(lambda: states(models).get(2) == State.AVAILABLE)
+    assert steps == [("loading toy, version 1", 0, 1)]
 
 
 async def test_a_version_that_a_request_holds_is_unloaded_after_it(folder, add):
@@ -141,9 +147,7 @@ async def test_a_models_config_chooses_versions_and_labels(folder, add):
         assert not models.is_ready
 
 
-async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_is_not_loaded(
-    folder, add, caplog
-):
+async def test_a_changed_models_config_is_followed(folder, add, caplog):
     add(3)
 
     def choose(version: int) -> Path:
@@ -153,12 +157,9 @@ async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_
     file = choose(1)
     async with running(models := Models(file, poll_seconds=0.01)):
         choose(3)
-        served = set()
-        while states(models) != {3: State.AVAILABLE, 1: State.END}:
-            with models.servable("toy", label="stable") as servable:
-                served.add(servable.version)
-            await asyncio.sleep(0)
-        assert served == {1, 3}
+        await until(lambda: states(models) == {3: State.AVAILABLE, 1: State.END})
+        with models.servable("toy", label="stable") as servable:
+            assert servable.version == 3
         file.write_text("models {")
         await until(lambda: "configures no models" in caplog.text)
         await predict(models, label="stable")
@@ -173,9 +174,7 @@ async def length(models) -> float:
     return (await predict(models))["length"][0]
 
 
-async def test_another_folder_and_files_replaced_in_place_are_loaded_while_the_old_ones_serve(
-    tmp_path, save_toy
-):
+async def test_another_folder_and_replaced_files_load_while_old_ones_serve(tmp_path, save_toy):
     a, b = (save_toy(tmp_path / x / "1", scale) for x, scale in (("a", 1.0), ("b", 2.0)))
     file = configure(tmp_path, entry(path="a"))
     async with running(models := Models(file, poll_seconds=3600)):
@@ -222,19 +221,17 @@ async def test_a_label_whose_version_is_loading_asks_to_try_again(folder, add, m
 
     add(3)
     monkeypatch.setattr(servable.Servable, "load", late)
-    file = configure(folder, entry(policy="specific { versions: 1 }", moved=1))
+    file = configure(folder, entry(policy="specific { versions: 1 }"))
     async with running(models := Models(file, poll_seconds=0.01)):
-        configure(folder, entry(policy="all {}", new=3, moved=3))
+        configure(folder, entry(policy="all {}", new=3))
         await until(lambda: 3 in states(models))
         try:
             with pytest.raises(ServingError, match="has the label new, is loading") as refused:
                 await predict(models, label="new")
             assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-            with models.servable("toy", label="moved") as held:
-                assert held.version == 1  # until the other is there
         finally:
             go_on.set()
-        await until(lambda: models._labels["toy"] == {"new": 3, "moved": 3})
+        await until(lambda: states(models)[3] == State.AVAILABLE)
         await predict(models, label="new")
 
 
@@ -250,9 +247,7 @@ async def test_a_number_beyond_int64_is_no_version(folder, add):
         await until(lambda: states(models)[2**63 - 1] == State.AVAILABLE)
 
 
-async def test_a_containers_base_path_is_found_beside_the_file_and_what_is_missing_named_once(
-    folder, caplog
-):
+async def test_a_containers_base_path_is_found_and_what_is_missing_named_once(folder, caplog):
     assert list_model(folder, "toy")
     file = folder / "models.config"
     async with running(models := Models(file, poll_seconds=3600)):
@@ -271,28 +266,17 @@ async def test_a_containers_base_path_is_found_beside_the_file_and_what_is_missi
         ]
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ("models {", "configures no models"),
-        ("model_config_list { config { base_path: 'a' } }", "a model has no name"),
-        (
-            "model_config_list { config { name: 'a' } config { name: 'a' base_path: 'a' } }",
-            "there are several models a",
-        ),
-        ("", "names no model"),
-    ],
+@for_each(
+    "config message",
+    ("models {", "configures no models"),
+    ("model_config_list { config { base_path: 'a' } }", "a model has no name"),
+    ("model_config_list { config { name: 'a' } config { name: 'a' } }", "several models a"),
+    ("", "contains no models"),
 )
 def test_a_bad_models_config_is_refused(config, message, tmp_path):
     (tmp_path / "models.config").write_text(config)
-    with pytest.raises(InputError, match=message):
-        asyncio.run(Models(tmp_path / "models.config").start())
-
-
-def test_a_folder_without_models_is_refused(tmp_path):
-    for source in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(InputError, match="holds no models"):
-            asyncio.run(Models(source).start())
+    refused(message, asyncio.run, Models(tmp_path / "models.config").start())
+    refused("contains no models", asyncio.run, Models(tmp_path / "absent").start())
 
 
 async def test_closing_finishes_what_was_accepted(toys):
@@ -311,43 +295,19 @@ async def test_closing_finishes_what_was_accepted(toys):
     assert states(models) == {1: State.END}
 
 
-@pytest.mark.parametrize("source", ["", "toy", "models.config"])
-async def test_a_model_whose_folder_is_moved_away_stays_loaded(folder, source):
+@for_each("source name", ("", "toy"), ("toy", "default"), ("models.config", "toy"))
+async def test_a_model_whose_folder_is_moved_away_stays_loaded(folder, source, name):
+    """A folder of one model is served under a name of its own."""
     configure(folder, entry())
-    async with running(models := Models(folder / source, name="toy", poll_seconds=3600)):
+    async with running(models := Models(folder / source, name="default", poll_seconds=3600)):
+        assert models.names == [name]
         (folder / "toy").rename(folder.with_name("away"))
         await look(models)
-        assert states(models) == {1: State.AVAILABLE}
-        await predict(models)
+        assert states(models, name) == {1: State.AVAILABLE}
+        await predict(models, name)
         (folder / "toy").mkdir()  # without versions: nothing is to be served
         await look(models)
-        await until(lambda: states(models) == {1: State.END})
-
-
-async def test_a_failure_to_load_that_passes_is_tried_again(folder, toys, monkeypatch):
-    shutil.copytree(toys / "toy", folder / "other")
-    failures = [MemoryError(), OSError("Stale file handle")]
-
-    class Failing(servable.LoadedModel):
-        def __init__(self, directory):
-            if failures and directory.parent.name == "toy":
-                raise failures.pop(0)
-            super().__init__(directory)
-
-    monkeypatch.setattr(servable, "LoadedModel", Failing)
-    async with running(models := Models(folder, poll_seconds=3600)):
-        assert models.names == ["other"]
-        for code in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"):
-            (failed,) = models._servables["toy"]
-            assert failed.error.code.name == code
-            await look(models)
-            assert failed.error.code.name == code  # it is too early
-            failed.retry_at = time.monotonic()
-            await look(models)
-            await until(lambda: states(models)[1] in (State.AVAILABLE, State.END))
-        await predict(models)
-        (status,) = models.status("toy").model_version_status
-        assert status.status.error_message == ""
+        await until(lambda: states(models, name) == {1: State.END})
 
 
 async def test_metrics_forget_versions_that_were_unloaded_long_ago(folder, add, monkeypatch):
@@ -361,8 +321,3 @@ async def test_metrics_forget_versions_that_were_unloaded_long_ago(folder, add, 
         await until(lambda: list(states(models)) == [3, 2])
         text = models.metrics.render().decode()
         assert set(re.findall('model_path="[^"]*/toy/([0-9])"', text)) == {"2", "3"}
-
-
-async def test_a_folder_of_one_model_is_served_under_a_name(toys):
-    async with running(models := Models(toys / "toy", name="default")):
-        assert models.names == ["default"]

@@ -1,5 +1,3 @@
-"""Prometheus reads the server's metrics, with TLS and a token; the board's queries have data."""
-
 import json
 import math
 import re
@@ -36,11 +34,8 @@ def annotations() -> dict[str, str]:
 def queries() -> list[str]:
     """The queries of Grafana's board, over the last seconds."""
     board = json.loads((SERVING / "grafana.json").read_text())
-    return [
-        target["expr"].replace("$__rate_interval", "10s")
-        for panel in board["panels"]
-        for target in panel["targets"]
-    ]
+    targets = [target for panel in board["panels"] for target in panel["targets"]]
+    return [target["expr"].replace("$__rate_interval", "10s") for target in targets]
 
 
 @contextmanager
@@ -90,14 +85,10 @@ def test_prometheus_scrapes_a_server(toys, tmp_path):
 
         scraped = {name.removeprefix("prometheus.io/"): x for name, x in annotations().items()}
         (tmp_path / "token").write_text(TOKEN)
-        scrape = {
-            "job_name": "bert-tf",
-            "scheme": scraped["scheme"],
-            "metrics_path": scraped["path"],
-            "authorization": {"credentials_file": str(tmp_path / "token")},
-            "tls_config": {"ca_file": str(certificate)},
-            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
-        }
+        scrape = {"scheme": scraped["scheme"], "metrics_path": scraped["path"]}
+        scrape |= {"job_name": "bert-tf", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+        scrape["authorization"] = {"credentials_file": str(tmp_path / "token")}
+        scrape["tls_config"] = {"ca_file": str(certificate)}
         with prometheus(tmp_path, scrape) as url:
             deadline = time.monotonic() + 60
             missing = ["min_over_time(up[5m]) == 1", *queries()]

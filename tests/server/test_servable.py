@@ -1,11 +1,11 @@
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from running_models import TEXTS, predict, running
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
@@ -16,7 +16,6 @@ from bert_tf.server import servable
 from bert_tf.server.configuration import BatchingParameters
 from bert_tf.server.errors import ServingError
 from bert_tf.server.models import Models
-from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import REQUESTS, can_join, refuse_truncated, without_padding
 
 State = ModelVersionStatus
@@ -60,20 +59,6 @@ async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(to
         assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
     with pytest.raises(InputError, match="There is no signature absent"):
         await Models(tmp_path / "2").start()
-
-
-def test_retries_of_a_load_are_an_hour_apart_at_most(tmp_path, monkeypatch):
-    def failing(self):
-        raise OSError
-
-    monkeypatch.setattr(servable, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(servable.Servable, "_load", failing)
-    workers, waits = SimpleNamespace(), []
-    toy = servable.Servable("toy", 1, tmp_path, workers, Metrics(), BatchingParameters(), {})
-    for _ in range(8):
-        toy.load()
-        waits.append(toy.retry_at)
-    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
 async def test_batching_parameters_of_a_version_or_of_all_join_and_limit_requests(toys, tmp_path):
@@ -123,20 +108,18 @@ def signature(inputs: dict[str, list[int]], outputs: dict[str, list[int]]) -> Si
     return definition
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "expected"),
-    [
-        ({"text": [-1]}, {"label": [-1], "labels": [-1, 3]}, True),
-        ({"text": [-1]}, {"words_count": [-1], "words_text": [-1, -1]}, True),
-        ({"text": [-1]}, {"masks_count": [-1], "masks_words": [-1, -1, 5]}, True),
-        # Nothing tells how wide these would be alone.
-        ({"text": [-1]}, {"pieces_count": [-1], "probabilities": [-1, 2, 2, -1, -1]}, False),
-        ({"text": [-1]}, {"words_count": [-1], "words_pairs": [-1, -1, -1]}, False),
-        # As wide as the inputs.
-        ({"context": [-1], "choices": [-1, -1]}, {"probabilities": [-1, -1]}, True),
-        ({"x": [-1]}, {"total": []}, False),
-        ({"x": [4]}, {"y": [-1]}, False),
-    ],
+@for_each(
+    "inputs outputs expected",
+    ({"text": [-1]}, {"label": [-1], "labels": [-1, 3]}, True),
+    ({"text": [-1]}, {"words_count": [-1], "words_text": [-1, -1]}, True),
+    ({"text": [-1]}, {"masks_count": [-1], "masks_words": [-1, -1, 5]}, True),
+    # Nothing tells how wide these would be alone.
+    ({"text": [-1]}, {"pieces_count": [-1], "probabilities": [-1, 2, 2, -1, -1]}, False),
+    ({"text": [-1]}, {"words_count": [-1], "words_pairs": [-1, -1, -1]}, False),
+    # As wide as the inputs.
+    ({"context": [-1], "choices": [-1, -1]}, {"probabilities": [-1, -1]}, True),
+    ({"x": [-1]}, {"total": []}, False),
+    ({"x": [4]}, {"y": [-1]}, False),
 )
 def test_requests_are_joined_where_their_answers_stay_the_same(inputs, outputs, expected):
     assert can_join(signature(inputs, outputs)) == expected
@@ -157,6 +140,5 @@ def test_lists_lose_their_padding_alone():
     outputs["tags_count"] = np.array([2, 1])
     shorter = without_padding(signature({}, sizes), outputs)
     outputs["tags_text"] = padded[:, :2]
-    assert {name: x.tolist() for name, x in shorter.items()} == {
-        name: x.tolist() for name, x in outputs.items()
-    }
+    one, other = ({name: x.tolist() for name, x in y.items()} for y in (shorter, outputs))
+    assert one == other

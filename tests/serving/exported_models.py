@@ -1,5 +1,3 @@
-"""Exports of every kind, with random weights: fixtures of all tests."""
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +6,12 @@ import pytest
 from tiny import tiny_config
 
 from bert_tf import BertTokenizer
-from bert_tf.commands.export_precisions import Calibration, make_plan_for
-from bert_tf.models.answerer import Answerer
+from bert_tf.commands.int8_calibration import Calibration, make_plan_for
 from bert_tf.models.loading import class_of_kind
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 WORDS = "the ship left harbour at dawn ##s sea crew set sail when did leave ? . é 海"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]

@@ -1,5 +1,3 @@
-"""The loop over batches that `predict` and `evaluate` share, and SavedModels that answer."""
-
 import threading
 import time
 
@@ -16,8 +14,6 @@ CLOSE = rounding(24, 16, size=40)
 
 
 class Signature:
-    """A signature that answers texts with a function."""
-
     structured_input_signature = ((), {"text": tf.TensorSpec([None], tf.string, "text")})
 
     def __init__(self, function):
@@ -43,7 +39,7 @@ def test_two_batches_at_a_time_and_answers_in_order():
     assert answered == [1, 2, 3, 4]
 
 
-def test_a_failure_ends_the_loop():
+def test_a_failure_ends_the_loop_and_too_little_memory_is_said():
     asked = []
 
     def fail(text):
@@ -54,6 +50,10 @@ def test_a_failure_ends_the_loop():
     with pytest.raises(ValueError, match="no memory"):
         answer(Signature(fail), {"text": TEXTS * 100}, 1)
     assert len(asked) < 100
+    # More bytes than 64 bits can count: refused without a retry.
+    signature = Signature(lambda text: {"zeros": tf.zeros([2**62])})
+    with pytest.raises(InputError, match=r"too little memory .*: give a smaller --batch_size"):
+        answer(signature, {"text": TEXTS}, 2)
 
 
 def test_rows_are_not_padded_to_the_longest_of_all(monkeypatch):
@@ -71,13 +71,6 @@ def test_rows_are_not_padded_to_the_longest_of_all(monkeypatch):
     assert [len(row["words"]) for row in answers] == [1] * 100 + [1000] + [1] * 100
     assert answers[0] == {"words": [{"text": "a"}]} and answers[-1] == {"words": [{"text": "c"}]}
     assert max(sizes) <= 8 * 1000
-
-
-def test_too_little_memory_is_said_in_one_line():
-    # More bytes than 64 bits can count: refused without a retry.
-    signature = Signature(lambda text: {"zeros": tf.zeros([2**62])})
-    with pytest.raises(InputError, match=r"too little memory .*: give a smaller --batch_size"):
-        answer(signature, {"text": TEXTS}, 2)
 
 
 def test_answers_come_in_the_order_of_the_texts_from_batches_of_like_length():
@@ -121,7 +114,7 @@ def test_the_predictor_takes_the_newest_version(export_of):
 
 
 def test_a_folder_without_a_saved_model(tmp_path):
-    with pytest.raises(InputError, match="holds no SavedModel"):
+    with pytest.raises(InputError, match="contains no SavedModel"):
         Predictor(tmp_path)
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import tensorflow as tf
 import yaml
 from cluster import free_ports
+from command_line import finished, words
 from peer_programs import find_peer
 
 from bert_tf import BertTokenizer
@@ -27,17 +27,8 @@ from bert_tf.tasks.signatures import DEFAULT
 REPOSITORY = Path(__file__).parents[2]
 # A score is an output of the head, as are those behind probabilities; tags are read as entities
 # are; windows are read by every op that single rows are.
-KINDS = [
-    "classification",
-    "classification-int8",
-    "choice",
-    "squad2",
-    "tagging",
-    "masked_words",
-    "vectors",
-    "multi_label-windows",
-    "embedding-windows",
-]
+KINDS = words("classification classification-int8 choice squad2 tagging masked_words vectors")
+KINDS += ["multi_label-windows", "embedding-windows"]
 
 
 def in_base64(values: np.ndarray) -> dict:
@@ -78,11 +69,7 @@ def test_the_c_api_answers_to_the_bit(export_of, task, names):
     libraries = Path(tf.__file__).parents[1]
     script = Path(__file__).with_name("c_api.py")
     command = [sys.executable, "-I", script, libraries, directory]
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        command, input=json.dumps(asked), capture_output=True, text=True, env=quiet
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = finished(*command, input=json.dumps(asked), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
     for request, answer in zip(made, json.loads(done.stdout), strict=True):
         outputs = model.signatures[request.signature_name].outputs
         expected = model.run(request.signature_name, request.inputs)

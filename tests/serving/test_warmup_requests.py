@@ -1,5 +1,3 @@
-"""Warm-up requests of exports, read with the official protos."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,7 +9,13 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from bert_tf import BertTokenizer
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.saved_model import read_saved_model
-from bert_tf.serving.warmup_requests import WARMUP_FILE, Request, prediction_log, requests
+from bert_tf.serving.warmup_requests import (
+    WARMUP_FILE,
+    Request,
+    example_texts,
+    prediction_log,
+    requests,
+)
 from bert_tf.tasks.signatures import CLASSIFY, REGRESS
 
 
@@ -29,11 +33,16 @@ def test_every_signature_has_warm_up_requests(export_of):
         else:
             rows = {len(request.input.example_list.examples)}
         asked.append((request.model_spec.signature_name, *rows))
-    names = read_saved_model(exported).meta_graphs[0].signature_def.keys() - {
-        "__saved_model_init_op"
-    }
+    names = {*read_saved_model(exported).meta_graphs[0].signature_def} - {"__saved_model_init_op"}
     further = [("serving_default", 1)] * 6  # of 4 to 48 words
     assert sorted(asked) == sorted([*((name, n) for name in names for n in (1, 1, 4)), *further])
+
+
+def test_an_example_fits_what_a_signature_answers():
+    assert "[MASK]" in str(example_texts(["text"], ["masks_count"])["text"])
+    for name in ("text", "words"):
+        (text,) = example_texts([name], ["words_count", "words_label"]).values()
+        assert "Lovelace" in text and "Lisbon" in text  # a tagger finds names
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=400)

@@ -1,5 +1,3 @@
-"""Examples with a model's answers, without a model."""
-
 from collections.abc import Callable
 
 import numpy as np

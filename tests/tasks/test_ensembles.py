@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.commands.ensemble import evaluate_together
-from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.ensembles import averaged, joint_kind
 from bert_tf.tasks.kinds.choice import Choice
@@ -18,6 +17,7 @@ from bert_tf.tasks.kinds.regression import Regression
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 
 def test_classes_and_choices_get_their_mean_probability_numbers_their_mean():
@@ -42,13 +42,10 @@ def test_words_get_the_label_with_the_best_mean_probability():
     examples = Examples("x", [1, 2], {"words": ["New York", "é"]})
 
     def answers(probabilities) -> dict[str, np.ndarray]:
-        return {
-            "words_count": np.array([2, 1]),
-            "words_label": np.zeros([2, 2], object),
-            "words_start_byte": np.array([[0, 4], [0, 0]]),
-            "words_end_byte": np.array([[3, 8], [2, 0]]),
-            "words_probabilities": np.float32(probabilities),
-        }
+        words = {"count": np.array([2, 1]), "label": np.zeros([2, 2], object)}
+        words |= {"start_byte": np.array([[0, 4], [0, 0]]), "end_byte": np.array([[3, 8], [2, 0]])}
+        words["probabilities"] = np.float32(probabilities)
+        return {f"words_{name}": value for name, value in words.items()}
 
     nothing = [0.0, 0.0, 0.0]
     first = answers([[[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]], [[0.9, 0.1, 0.0], nothing]])
@@ -73,12 +70,9 @@ def n_best(answers, odds) -> dict[str, np.ndarray]:
         "answers_count": np.array([len(answers)], np.int32),
         "answers_text": np.array([text], object),
         "answers_probability": np.float32([probability]),
-        "answers_start_logit": np.float32([logit]),
-        "answers_end_logit": np.float32([logit]),
-        "answers_start": start,
-        "answers_start_byte": start,
-        "answers_end": start + length,
-        "answers_end_byte": start + length,
+        **{f"answers_{end}_logit": np.float32([logit]) for end in ("start", "end")},
+        **dict.fromkeys(("answers_start", "answers_start_byte"), start),
+        **dict.fromkeys(("answers_end", "answers_end_byte"), start + length),
         "null_odds": np.float32([odds]),
         "no_answer_probability": np.float32([sum(p for t, p, *_ in answers if not t)]),
     }
@@ -103,9 +97,6 @@ def test_questions_get_the_text_with_the_best_mean_probability():
     found = averaged(kind, None, [first, second], [[], []])
     assert found["answer"].tolist() == [b"in 1066"]
     assert (found["start_byte"].tolist(), found["end_byte"].tolist()) == ([6], [13])
-
-
-def test_a_model_without_a_candidate_has_no_say_in_the_null_odds():
     first, second = n_best([(b"1066", 1.0, 9, 3.0)], -1.0), n_best([], 1e30)
     found = averaged(Span(unanswerable=True), None, [first, second], [[], []])
     assert found["null_odds"].tolist() == [-1.0] and found["answer"].tolist() == [b"1066"]

@@ -1,35 +1,32 @@
-"""Integrated gradients: they add up, at the right pieces, alone as in a batch."""
-
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import for_each
 from rounding import assert_equal_but_for_rounding
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import class_of_kind
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "ship", "cow", "."]
-CONFIG = tiny_config(len(PIECES), "2x32x2", initializer_range=0.2)
+CONFIG = tiny_config(len(PIECES), "1x32x2", initializer_range=0.2)
 TEXTS = ["seas", "", "ship cow . sea", "ship", "cow " * 40, "what ship"]
 # Of a logit's difference: as exact as what `explain` stops at, and float32's sums of 64 terms.
 CLOSE = {"rtol": 0.006, "atol": 2e-4}
 
 
-def made(name: str, labels: list[str], layers: int = 1) -> Answerer:
+def made(name: str, labels: list[str]) -> Answerer:
     task = TASKS[name].with_settings({"max_length": 12})
-    config = replace(CONFIG, num_hidden_layers=layers)
-    model = class_of_kind(task.kind)(config, seed=3, **task.kind.head(labels))
+    model = class_of_kind(task.kind)(CONFIG, seed=3, **task.kind.head(labels))
     return Answerer(task, model, BertTokenizer(PIECES), labels)
 
 
 def check_sums(found, prefix="", pieces="pieces_attribution") -> None:
-    """Attributions add up to the difference of the logits."""
     rise = found[f"{prefix}logit"] - found[f"{prefix}masked_logit"]
     assert np.abs(rise).max() > 0.1  # there is something to explain
     np.testing.assert_allclose(found[pieces].sum(-1), rise, **CLOSE)
@@ -37,7 +34,7 @@ def check_sums(found, prefix="", pieces="pieces_attribution") -> None:
 
 @pytest.fixture(scope="module")
 def classifier() -> Answerer:
-    return made("classification", ["no", "yes"], layers=2)
+    return made("classification", ["no", "yes"])
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +82,8 @@ def test_a_batch_does_not_change_an_explanation(explain):
         alone = answer(explain, {"text": [text]}, 1)
         count = alone["pieces_count"][0]
         # The batch goes on until its roughest text is exact enough.
-        np.testing.assert_allclose(
-            together["pieces_attribution"][place, :count],
-            alone["pieces_attribution"][0, :count],
-            rtol=0.01,
-            atol=1e-3,
-        )
+        found, expected = (x["pieces_attribution"][:, :count] for x in (together, alone))
+        np.testing.assert_allclose(found[place], expected[0], rtol=0.01, atol=1e-3)
     assert len(answer(explain, {"text": []}, 1)) == 0
 
 
@@ -129,16 +122,15 @@ def test_an_export_explains(tmp_path, call, exports_of):
     np.testing.assert_allclose(added, found["logit"] - found["masked_logit"], **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("task", "options", "reason"),
-    [
-        ("classification", "--precision int8", "needs gradients"),
-        ("classification", "--long_texts windows", "not read in windows"),
-        ("regression", "", "is for classifiers"),
-    ],
+@for_each(
+    "task options reason",
+    ("classification", "--precision int8", "needs gradients"),
+    ("classification", "--long_texts windows", "not read in windows"),
+    ("regression", "", "is for classifiers"),
 )
 def test_what_cannot_be_explained_is_refused(task, options, reason, tmp_path, call):
     made(task, ["no", "yes"] if task == "classification" else []).save(tmp_path / "model")
     line = f"export --explanations --name m {options}"
-    assert reason in call.refused(line, model=tmp_path / "model", output=tmp_path)
+    folders = {"model": tmp_path / "model", "output": tmp_path}
+    assert reason in call.refused(line, **folders)
     assert not list(tmp_path.glob("m/*"))

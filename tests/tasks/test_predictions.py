@@ -1,18 +1,17 @@
-"""The official files that `predict --submission` writes: GLUE's, SQuAD's, CoNLL's."""
-
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import for_each
 from tiny import tiny_config
 
 from bert_tf import BertClassifier, BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.predictions import check_submission, write_submission
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 CONFIG = tiny_config(len(PIECES), initializer_range=0.5)
@@ -39,7 +38,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("case", "file"), FILES.items())
+@for_each("case file", *FILES.items())
 def test_glue_s_files(case, file, tmp_path, answered):
     """One row for each test row, indices from 0, labels by name in any order of the model's."""
     name, _, split = case.partition(" ")
@@ -70,7 +69,7 @@ def test_answers_without_a_value_per_example_are_no_predictions(tmp_path, answer
     assert read(tmp_path / "predictions.tsv") == [["text", "predicted"], ["a", "1.000000"]]
 
 
-def test_what_cannot_be_submitted_is_refused_before_the_work():
+def test_what_cannot_be_submitted_is_refused(tmp_path, answered):
     mnli = TASKS["mnli"]
     examples = Examples("tfds:glue/mnli:test_matched", [0, 1, 3], {"text": ["a"] * 3})
     with pytest.raises(InputError, match=r"lacks row 2, and MNLI-m\.tsv needs every row"):
@@ -78,9 +77,6 @@ def test_what_cannot_be_submitted_is_refused_before_the_work():
     with pytest.raises(InputError, match=r"labels are LABEL_0, .*: match them with --label_map"):
         check_submission(mnli, "test", examples.take([0, 1]), ["LABEL_0", *mnli.labels[1:]])
     check_submission(mnli, "train", examples, ["LABEL_0"])  # no official file
-
-
-def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path, answered):
     rte, labels = TASKS["rte"], ["LABEL_0", "LABEL_1"]
     with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
         write_submission(tmp_path, "test", answered(rte, {"text": ["a"]}, [[0, 1]], labels))
@@ -92,7 +88,6 @@ TEXTS = ["sea", '"ship', "", "cow " * 50, "farm\u2028sea"]
 
 @pytest.fixture(scope="module")
 def cola(tmp_path_factory) -> Path:
-    """A folder with a model of CoLA and its test set."""
     folder = tmp_path_factory.mktemp("cola")
     task = TASKS["cola"].with_settings({"max_length": 16})
     model = BertClassifier(CONFIG, labels=["0", "1"])
@@ -112,7 +107,7 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, 
     rows = read(files["submission"] / "CoLA.tsv")
     assert rows[1:] == [[str(i), answer["label"]] for i, answer in enumerate(answers)]
     assert "1 examples have a blank text, the first in line 4" in err
-    assert "cut at 16 tokens: 1 of 5 inputs" in err
+    assert "truncated at 16 tokens: 1 of 5 inputs" in err
     assert call("predict --text sea", model=cola / "model")[1] == ""
     message = call.refused("predict --text a --submission x", model=cola / "model")
     assert "--submission is for files and data sets" in message
@@ -126,10 +121,10 @@ def test_a_saved_model_makes_the_same_files(cola, tmp_path, call, exports_of):
     for model in (cola / "model", served):
         folder = tmp_path / model.name
         _, err = call("predict", model=model, input=data / "test.tsv", submission=folder)
-        assert "cut at 16 tokens: 1 of 5 inputs" in err
+        assert "truncated at 16 tokens: 1 of 5 inputs" in err
     assert read(tmp_path / "cola" / "CoLA.tsv") == read(tmp_path / "model" / "CoLA.tsv")
     _, err = call("predict --text", "sea", "cow " * 50, model=served)
-    assert "cut at 16 tokens: 1 of 2 inputs" in err
+    assert "truncated at 16 tokens: 1 of 2 inputs" in err
     # A split without an official file.
     (tmp_path / "labelled").mkdir()
     (tmp_path / "labelled" / "dev.tsv").write_text("gj04\t1\t\tsea\n")

@@ -1,5 +1,3 @@
-"""Every signature of every kind: a defined answer to whatever comes, and the right one."""
-
 import functools
 import json
 from collections.abc import Callable
@@ -9,23 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf import (
-    BertConfig,
-    BertEncoder,
-    BertPreTrainer,
-    BertTokenizer,
-    load_model,
-    save_model,
-)
+from bert_tf import BertConfig, BertEncoder, BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import class_of_kind
+from bert_tf.networks.tensorflow.int8 import OP, ProductPlan, Range
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization import Packer
 
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
@@ -37,12 +30,7 @@ CLOSE = rounding(40, 16, size=40)
 
 BLANK = [b"", b" ", b"\t\n\r\xc2\xa0\xe3\x80\x80", b"\0"]
 INVALID = [b"\xff", b"\xc3", b"sea \xe2\x82", b"\xed\xa0\x80"]
-MARKS = [
-    b"sea\0ship",
-    b"\xf0\x9f\x98\x80 sea",
-    b"\xef\xbb\xbfsea",
-    "e\u0301 \u200d \u202e北".encode(),
-]
+MARKS = [b"sea\0ship", "😀 sea".encode(), b"\xef\xbb\xbfsea", "e\u0301 \u200d \u202e北".encode()]
 PIECES_AS_TEXT = [b"[MASK]", b"[MASK][MASK]sea[MASK", b"sea.ship-e", b"[CLS] [SEP]"]
 HOSTILE = [*BLANK, *INVALID, *MARKS, *PIECES_AS_TEXT, b"ships " * 40, b"x" * 5000]
 ANYTHING = st.one_of(
@@ -57,7 +45,6 @@ def assert_close(found, expected):
 
 
 def made(name: str, config: BertConfig, pieces: list[str]) -> Answerer:
-    """A tiny model for a task."""
     task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
     names = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}
     labels = names.get(name, task.labels)
@@ -77,19 +64,16 @@ def memory(key: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "inputs", "expected"),
-    [
-        # 209,715 pieces, 7 of them in a row of the model; 74,898 rows of 2,000 words, 600 MB.
-        ("classification", {"text": b"ship " * 209_715}, {"truncated": 209_708}),
-        ("tagging", {"text": b"ship " * 209_715}, {"words_count": 209_715, "truncated": 0}),
-        ("masked_words", {"text": b"[MASK] " * 74_898}, {"masks_count": 74_898}),
-        # A window every two pieces: 10,000.
-        ("squad2", {"question": b"sea", "context": b"ship " * 20_000}, {"truncated": 0}),
-    ],
+@for_each(
+    "name inputs expected",
+    # 209,715 pieces, 7 of them in a row of the model; 74,898 rows of 2,000 words, 600 MB.
+    ("classification", {"text": b"ship " * 209_715}, {"truncated": 209_708}),
+    ("tagging", {"text": b"ship " * 209_715}, {"words_count": 209_715, "truncated": 0}),
+    ("masked_words", {"text": b"[MASK] " * 74_898}, {"masks_count": 74_898}),
+    # A window every two pieces: 10,000.
+    ("squad2", {"question": b"sea", "context": b"ship " * 20_000}, {"truncated": 0}),
 )
 def test_a_megabyte_and_ten_thousand_windows_take_bounded_memory(name, inputs, expected):
-    """At once they would take some hundred MB to a GB."""
     config = replace(CONFIG, vocab_size=2000, hidden_size=64, intermediate_size=256)
     pieces = PIECES + [f"[unused{i}]" for i in range(2000 - len(PIECES))]
     signature = made(name, config, pieces).module().signature()
@@ -143,7 +127,7 @@ CASES = {
     ("classification", "attention"): single,
 }
 # Each signature takes a second to trace: those that share their code with others wait.
-EVERY_TIME = {(name, "serving_default") for name in ("classification", "squad2", "tagging")}
+EVERY_TIME = {(name, "serving_default") for name in ("squad2", "tagging")}
 
 
 def is_valid(text: bytes) -> bool:
@@ -155,7 +139,6 @@ def is_valid(text: bytes) -> bool:
 
 
 def check(outputs: dict[str, np.ndarray], texts: list[bytes]) -> None:
-    """What holds for the outputs of every signature."""
     assert outputs["truncated"].dtype == np.int32
     assert (outputs["truncated"] >= 0).all()
     for name, values in outputs.items():
@@ -181,11 +164,7 @@ def check(outputs: dict[str, np.ndarray], texts: list[bytes]) -> None:
                     assert outputs[f"{name}_text"][row, place].decode() == cut
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case if case in EVERY_TIME else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
-    ids="/".join,
-)
+@for_each("case", *[case if case in EVERY_TIME else slow(case) for case in CASES], ids="/".join)
 def test_whatever_the_strings_are_there_is_a_defined_answer(case, ask):
     @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     @example(HOSTILE)
@@ -204,10 +183,8 @@ TEXTS = ["sea", "seas ship e. ships seas ship e.", ""]  # 1, 12 and 0 pieces
 @pytest.mark.slow
 def test_examples_are_answered_as_strings_are(ask, tuned):
     def example(**strings):
-        features = {
-            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
-            for name, text in strings.items()
-        }
+        lists = {name: tf.train.BytesList(value=[text.encode()]) for name, text in strings.items()}
+        features = {name: tf.train.Feature(bytes_list=x) for name, x in lists.items()}
         return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
     inputs = [example(text=text, other="x") for text in TEXTS]
@@ -224,13 +201,11 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
     for bad in (b"no example", example(other="x")):
         with pytest.raises(tf.errors.InvalidArgumentError):
             ask("classification", "classify", inputs=[bad])
-    assert tuned("classification").module().method_names == {
-        "classify": "tensorflow/serving/classify"
-    }
-    assert tuned("stsb").module().method_names == {"regress": "tensorflow/serving/regress"}
+    for name, method in (("classification", "classify"), ("stsb", "regress")):
+        assert tuned(name).module().method_names == {method: f"tensorflow/serving/{method}"}
 
 
-def test_vectors_are_the_encoder_s_without_padding(ask, tuned):
+def test_vectors_are_the_encoder_s_without_padding(ask, tuned, tmp_path):
     model, tokenizer = tuned("vectors").model, tuned("vectors").tokenizer
     inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
     encoder = BertEncoder(CONFIG, dtype="float64")
@@ -244,6 +219,9 @@ def test_vectors_are_the_encoder_s_without_padding(ask, tuned):
     assert_close(found["pooled"], expected["pooled_output"])
     of_tokens = ask("vectors", "tokens", **inputs)
     assert_close(of_tokens["mean"], found["mean"])
+    (tmp_path / "data.tsv").write_text("text\tlabel\na\tb\n")
+    with pytest.raises(InputError, match="train it for a task first"):
+        tuned("vectors").task.read(tmp_path / "data.tsv", "validation")
 
 
 @pytest.mark.slow
@@ -306,13 +284,11 @@ def test_tokens_are_answered_as_their_text_is(ask, tuned):
 ROWS = ("token_ids", "segment_ids", "padding_mask")
 
 
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        ([(1, 13)] * 3, "give 1 to 12 tokens a row"),
-        ([(1, 0)] * 3, "give 1 to 12 tokens a row"),
-        ([(2, 4), (2, 4), (1, 4)], "[Ss]hapes"),
-    ],
+@for_each(
+    "shapes message",
+    ([(1, 13)] * 3, "give 1 to 12 tokens a row"),
+    ([(1, 0)] * 3, "give 1 to 12 tokens a row"),
+    ([(2, 4), (2, 4), (1, 4)], "[Ss]hapes"),
 )
 def test_rows_that_no_model_takes_are_refused(shapes, message, ask):
     inputs = {name: np.ones(shape, int) for name, shape in zip(ROWS, shapes, strict=True)}
@@ -320,9 +296,7 @@ def test_rows_that_no_model_takes_are_refused(shapes, message, ask):
         ask("classification", "tokens", **inputs)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("segment_ids", 2), ("segment_ids", -1), ("token_ids", 14)]
-)
+@for_each("name value", ("segment_ids", 2), ("segment_ids", -1), ("token_ids", 14))
 def test_ids_that_no_token_has_are_refused(name, value, ask):
     inputs = {name: np.array([[1, 1, 1], [1, 1, 0]]) for name in ROWS}
     inputs[name][1, 2] = value  # padding is not read
@@ -345,13 +319,6 @@ def test_lists_of_choices_may_be_padded(ask):
             ask("choice", "serving_default", context=["sea"], choices=choices)
     empty = ask("choice", "serving_default", context=[], choices=np.zeros((0, 0), object))
     assert empty["choice"].shape == (0,)
-
-
-def test_what_no_model_has_is_refused(tuned, tmp_path):
-    encoder = tuned("vectors")
-    (tmp_path / "data.tsv").write_text("text\tlabel\na\tb\n")
-    with pytest.raises(InputError, match="train it for a task first"):
-        encoder.task.read(tmp_path / "data.tsv", "validation")
 
 
 @pytest.mark.slow
@@ -380,3 +347,14 @@ def test_the_commands_ask_any_signature(tmp_path, call, exports_of):
     assert [piece["text"] for piece in row["pieces"]] == ["[CLS]", "sea", "[SEP]"]
     error = call.refused("predict --signature tokens --text sea", model=folder)
     assert "not raw strings" in error
+
+
+def test_exports_with_a_plan_compute_in_int8(tuned):
+    model = tuned("classification")
+    layer = model.model.encoder.blocks[0].feed_forward.intermediate
+    plan = ProductPlan({layer: Range(8.0, None, is_divided=False, error=0.0)})
+    for answerer, number in ((model, 0), (replace(model, plan=plan), 1)):
+        (function,) = answerer.module().signatures(["serving_default"]).values()
+        graph = function.graph.as_graph_def()
+        nodes = [*graph.node, *(n for part in graph.library.function for n in part.node_def)]
+        assert sum(node.op == OP for node in nodes) == number

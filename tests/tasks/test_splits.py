@@ -1,13 +1,11 @@
-"""The split into training and validation examples: nothing is on both sides."""
-
 import numpy as np
-import pytest
+from cases import for_each
 
 from bert_tf.tasks.splits import split
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 100, 1001])
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.34, 0.9])
+@for_each("count", 1, 2, 7, 100, 1001)
+@for_each("share", 0.001, 0.1, 0.34, 0.9)
 def test_different_examples_are_split_as_ever(count, share):
     """Runs from before examples were kept together can be resumed."""
     targets = np.random.default_rng(count).integers(0, 3, count)
@@ -20,7 +18,7 @@ def test_different_examples_are_split_as_ever(count, share):
     assert sorted([*kept, *aside]) == list(range(count))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", *range(5))
 def test_examples_with_one_key_stay_together(seed):
     draw = np.random.default_rng(seed)
     keys = draw.integers(0, 100, 1000)

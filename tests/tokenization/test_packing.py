@@ -1,5 +1,3 @@
-"""Packing against the original's loop."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,7 +41,6 @@ ORACLES = {"longest_first": pop_longest, "first_only": pop_first, "second_only":
 
 
 def packed_rows(rows_a, rows_b, max_length, truncation):
-    """Lists of (token ids, segment ids), not padded."""
     rows = []
     for index, a in enumerate(rows_a):
         if rows_b is None:
@@ -86,7 +83,7 @@ def check(tokenizer, rows_a, rows_b, max_length, truncation, pad_to_max_length):
         )
 
 
-@pytest.mark.parametrize("max_length", range(3, 15))
+@pytest.mark.parametrize("max_length", [3, 4, 5, 8, 11, 14])
 def test_every_pair_of_lengths_is_cut_as_by_the_original(tokenizer, max_length):
     lengths = [(a, b) for a in range(11) for b in range(11)]
     rows_a = [[*range(10, 10 + a)] for a, _ in lengths]

@@ -29,6 +29,11 @@ SWITCHES = st.fixed_dictionaries({"tokenize_chinese_chars": st.booleans()}).flat
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _both_ops(tokenizer_ops):
+    spelling_tokenizer.cache_clear()
+
+
 # The oracle: a character loop for each rule of the original.
 
 
@@ -133,17 +138,22 @@ def test_golden_ids_of_the_original(cased, golden, vocabulary, lines):
 
 
 @pytest.mark.parametrize(
-    ("lower", "strip", "chinese"),
+    ("lower", "strip", "chinese", "each"),
     [
-        (*CASES[0], True),
-        *(pytest.param(*case, True, marks=pytest.mark.slow) for case in CASES[1:]),
-        pytest.param(True, None, False, marks=pytest.mark.slow),
+        (*CASES[0], True, 40),
+        *(pytest.param(*case, True, 1, marks=pytest.mark.slow) for case in CASES),
+        pytest.param(True, None, False, 1, marks=pytest.mark.slow),
     ],
 )
-def test_every_assigned_code_point(lower, strip, chinese):
+def test_every_assigned_code_point(lower, strip, chinese, each):
+    """Of ideographs and syllables, which are alike, one of `each`."""
+    alike = ("CJK UNIFIED", "HANGUL SYLLABLE")
     points = (chr(c) for c in range(sys.maxunicode + 1))
-    texts = [f"a{c}b" for c in points if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
-    assert len(texts) > 140_000
+    points = [c for c in points if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+    assert len(points) > 140_000
+    names = (unicodedata.name(c, "") for c in points)
+    pairs = zip(points, names, strict=True)
+    texts = [f"a{c}b" for c, name in pairs if not name.startswith(alike) or ord(c) % each == 0]
     check(texts, do_lower_case=lower, strip_accents=strip, tokenize_chinese_chars=chinese)
 
 
@@ -162,7 +172,7 @@ characters = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(texts=st.lists(st.text(characters, max_size=30), max_size=8), switches=SWITCHES)
 def test_random_unicode(texts, switches):
     check(texts, **switches)
@@ -198,7 +208,7 @@ def test_words_of_over_200_characters(texts, chinese):
     check(texts, ["aбก𝛼é", "-"], tokenize_chinese_chars=chinese)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     texts=st.lists(st.text(characters, max_size=20), max_size=5),
     switches=SWITCHES,

@@ -1,13 +1,12 @@
-"""Counting words and learning pieces from them."""
-
-from collections import Counter
-
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.tokenization import vocabulary as vocabulary_module
+from bert_tf.tokenization.merges import learn_merges
 from bert_tf.tokenization.vocabulary import check_alphabet
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -28,32 +27,22 @@ TEXTS = ["The café, the CAFE!", "", "中国 the\u200b", "[MASK] ΑΣ", "x" * 30
 
 
 def test_counts_words_as_the_tokenizer_cuts_them():
-    assert count_words(batches(TEXTS)) == {
-        "the": 4,
-        "cafe": 2,
-        ",": 1,
-        "!": 1,
-        "中": 1,
-        "国": 1,
-        "[": 1,
-        "mask": 1,
-        "]": 1,
-        "ας": 1,
-        "ab": 1,
-    }
-
-    counts = count_words(
-        batches(TEXTS), do_lower_case=False, strip_accents=False, tokenize_chinese_chars=False
-    )
+    once = dict.fromkeys([",", "!", "中", "国", "[", "mask", "]", "ας", "ab"], 1)
+    assert count_words(batches(TEXTS)) == {"the": 4, "cafe": 2, **once}
+    off = dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), False)
+    counts = count_words(batches(TEXTS), **off)
     assert counts["café"] == counts["CAFE"] == counts["中国"] == counts["The"] == 1
 
 
-def test_words_that_the_tokenizer_does_not_know_take_no_memory():
-    """Lines of Thai or base64, which are words of 64 kB, filled it."""
+def test_words_that_the_tokenizer_does_not_know_are_not_counted():
     said = []
     texts = ["ก" * 200 + " " + "ก" * 201, "x" * 60_000 + " y", "x" * 60_000]
     assert count_words(batches(texts), notice=said.append) == {"ก" * 200: 1, "y": 1}
     assert said == ["3 words of over 200 characters are not counted"]
+    seen = []
+    counts = count_words(batches([b"a b", b"a\xff b", b"c"], size=2), progress=seen.append)
+    assert counts == {"a": 1, "b": 2, "c": 1}
+    assert seen == [2, 3]
 
 
 def test_the_rarest_words_are_forgotten_where_there_are_too_many(monkeypatch):
@@ -85,7 +74,6 @@ def test_the_rarest_words_are_not_learned_from_where_there_are_too_many(monkeypa
 
 
 def test_a_size_without_room_for_the_characters_is_refused_while_counting(monkeypatch):
-    """It was refused hours later, in favour of an option that does not exist."""
     monkeypatch.setattr(vocabulary_module, "_FIRST_CHECK", 10)
     seen = []
 
@@ -110,13 +98,6 @@ def test_a_size_without_room_for_the_characters_is_refused_while_counting(monkey
     assert seen[-1] == 600
 
 
-def test_reports_progress_and_leaves_out_invalid_utf8():
-    seen = []
-    counts = count_words(batches([b"a b", b"a\xff b", b"c"], size=2), progress=seen.append)
-    assert counts == {"a": 1, "b": 2, "c": 1}
-    assert seen == [2, 3]
-
-
 def test_learned_pieces_spell_the_corpus():
     vocabulary = learn_vocabulary(WORDS, 150)
     assert len(vocabulary) == len(set(vocabulary)) == 150
@@ -133,13 +114,10 @@ def test_learned_pieces_spell_the_corpus():
     assert larger.flat_values.shape[0] < ids.flat_values.shape[0]
 
 
-def test_frequent_characters_are_covered_where_they_are_met():
+def test_frequent_characters_are_covered_and_reserved_tokens_come_first():
     counts = {"ab": 3, "ba": 1, "cd": 2, "é": 1, "aé": 1, "ü": 1, "bü": 1, "!": 9, "zz": 1}
     learned = learn_vocabulary(counts, 100, min_frequency=100)
     assert learned == [*SPECIALS, *"!abcdzéü", *("##" + c for c in "abdzéü")]
-
-
-def test_reserved_tokens_follow_the_special_ones():
     counts = {"abab": 4, "ab": 9}
     reserved = ["[unused0]", "[E1]", "[SEP]", "ab", "a"]
     pieces = learn_vocabulary(counts, 20, reserved=reserved)
@@ -149,8 +127,7 @@ def test_reserved_tokens_follow_the_special_ones():
         learn_vocabulary(counts, 8, reserved=reserved)
 
 
-def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
-    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
+def test_rare_characters_are_let_go_in_a_large_corpus():
     said = []
     pieces = learn_vocabulary({"a" * 10: 5_000_000, "é": 4, "ö": 5}, 30, notice=said.append)
     assert "é" not in pieces and "ö" in pieces
@@ -159,30 +136,38 @@ def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
     )
 
 
-def test_counts_scaled_down_keep_their_proportions():
-    shown = Counter()
-    counts = {"a": 600_000, "b": 300_000, **{f"c{i}": 100 for i in range(1000)}}
-    for line in vocabulary_module._occurrences(counts, list(counts), 1_000_000, 1000):
-        shown.update(line.split())
-    assert shown.total() == 1000
-    assert (shown["a"], shown["b"]) == (600, 300)
-    assert max(n for word, n in shown.items() if word.startswith("c")) == 1
-
-
-def test_min_frequency_counts_words_of_the_corpus(monkeypatch):
-    """It counted those shown to the learner: 100 of a billion words meant 1,000."""
-    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
-    counts = {"a": 9000, "xy": 100, "pq": 90, **{c * 2: 10 for c in "bcde"}}
-    counts["a"] = 10_000 - sum(counts.values()) + 9000  # of which one in ten is shown
-    said = []
-    pieces = learn_vocabulary(counts, 100, min_frequency=95, notice=said.append)
+def test_min_frequency_counts_words_of_the_corpus():
+    counts = {"a": 10**9, "xy": 100, "pq": 90, **{c * 2: 10 for c in "bcde"}}
+    pieces = learn_vocabulary(counts, 100, min_frequency=95)
     assert "xy" in pieces and "pq" not in pieces and not {"bb", "cc"} & set(pieces)
-    assert "about 100 occurrences on, not --min_frequency 95" in said.pop()
-    learn_vocabulary(counts, 100, min_frequency=2, notice=said.append)
-    assert said == [
-        "of 10,000 words 1,000 are learned from, in proportion: two pieces are merged from about "
-        "10 occurrences on, not --min_frequency 2"
-    ]
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9), min_size=1),
+    st.integers(20, 60),
+    st.integers(1, 4),
+)
+def test_merges_are_those_of_hugging_face(counts, size, min_frequency):
+    """Also of runs (`aaaa`), of pairs side by side (`abab`), and of a piece made in two ways."""
+    tokenizers = pytest.importorskip("tokenizers")
+    if not hasattr(tokenizers, "trainers"):
+        pytest.skip("tokenizers 1.0 has no trainers")
+    alphabet = [*SPECIALS, *"abc", *("##" + c for c in "abc")]
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    theirs.train_from_iterator(
+        [f"{word} " * times for word, times in sorted(counts.items())],
+        tokenizers.trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=min_frequency,
+            special_tokens=alphabet,
+            continuing_subword_prefix="##",
+            show_progress=False,
+        ),
+    )
+    ids = theirs.get_vocab(with_added_tokens=False)
+    ours = learn_merges(list(counts), list(counts.values()), alphabet, size, min_frequency)
+    assert ours == sorted(ids, key=ids.__getitem__)
 
 
 def test_no_words_and_no_room():

@@ -1,11 +1,10 @@
-"""Words of texts with exact spans, and windows over long texts."""
-
 import resource
 
 import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.tokenization.windows import packed_words
 from bert_tf.tokenization.words import (
     code_points,
     hashes,
@@ -37,23 +36,45 @@ def tokenizer():
 def test_words_of_raw_text_have_exact_spans(text, expected, tokenizer):
     texts = tf.constant(["new 😀", text, "é"])
     words = words_of_raw_text(texts, tokenizer)
-    ours = words.text.numpy() == 1
+    ours = words.text_index.numpy() == 1
     assert [s.decode() for s in spans(texts, *words[:1], *words[2:]).numpy()[ours]] == expected
-    starts = code_points(texts, words.text, words.starts).numpy()[ours]
-    ends = code_points(texts, words.text, words.ends).numpy()[ours]
+    starts = code_points(texts, words.text_index, words.starts).numpy()[ours]
+    ends = code_points(texts, words.text_index, words.ends).numpy()[ours]
     assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == expected
-    assert [len(row) > 0 for row in words.pieces.to_list()] == [True] * len(words.text)
+    assert [len(row) > 0 for row in words.pieces.to_list()] == [True] * len(words.text_index)
 
 
 def test_words_between_spaces_all_come_back(tokenizer):
     """Even one that the tokenizer drops; only ASCII white space splits."""
     texts = tf.constant(["U.S. new\u00a0york\n\u200b  e", "", " "])
     words = words_between_spaces(texts, tokenizer)
-    assert words.text.numpy().tolist() == [0, 0, 0, 0]
+    assert words.text_index.numpy().tolist() == [0, 0, 0, 0]
     found = [s.decode() for s in spans(texts, *words[:1], *words[2:]).numpy()]
     assert found == ["U.S.", "new\u00a0york", "\u200b", "e"]
     named = [[PIECES[i] for i in row] for row in words.pieces.to_list()]
     assert named == [["u", ".", "s", "."], ["new", "york"], ["[UNK]"], ["e"]]
+
+
+def test_packed_words_say_where_each_begins(tokenizer):
+    """Against a loop over words; a word whose first piece is cut has no position, nor has none."""
+    texts = ["new cafe\n\u200b york", "", "e s U.S. uns e", " mails "]
+    length = 9
+    words = words_between_spaces(tf.constant(texts), tokenizer)
+    inputs, found = packed_words(words, len(texts), tokenizer, length)
+    rows, positions = [], []
+    for text in texts:
+        row, firsts = [tokenizer.cls_token_id], []
+        for word in text.split():
+            firsts.append(len(row) if len(row) < length - 1 else 0)
+            row += tokenizer.tokenize([word]).to_list()[0] or [tokenizer.unk_token_id]
+        row = [*row[: length - 1], tokenizer.sep_token_id]
+        rows.append(row + [tokenizer.pad_token_id] * (length - len(row)))
+        positions.append(firsts + [0] * (5 - len(firsts)))
+    assert 0 in positions[2] and len(set(map(tuple, positions))) == 4
+    assert inputs["token_ids"].numpy().tolist() == rows
+    assert found.dtype == tf.int32 and found.numpy().tolist() == positions
+    nothing = words_between_spaces(tf.constant([], tf.string), tokenizer)
+    assert packed_words(nothing, 0, tokenizer, length)[1].shape == (0, 0)
 
 
 def test_a_long_text_is_not_copied_for_each_word(tokenizer):
@@ -61,7 +82,7 @@ def test_a_long_text_is_not_copied_for_each_word(tokenizer):
     texts = tf.constant(["new " * count])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     words = words_between_spaces(texts, tokenizer)
-    found = spans(texts, words.text, words.starts, words.ends).numpy()
+    found = spans(texts, words.text_index, words.starts, words.ends).numpy()
     assert found.tolist() == [b"new"] * count
     # In kilobytes; a copy for each word would take 1.6 GB.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000

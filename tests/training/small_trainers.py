@@ -1,14 +1,10 @@
-"""Small trainers, and batches of numbers for them."""
-
 import keras
 import numpy as np
 import tensorflow as tf
 from tiny import drawn_pretraining, tiny_config
 
-from bert_tf.models.language_model import BertPreTrainer
+from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
 from bert_tf.networks.tensorflow.losses import accuracy, cross_entropy
-from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
 
 V, T, P = 31, 6, 3
@@ -40,10 +36,8 @@ def pretraining(dropout=0.0, optimizer=None, **options):
 def pretraining_batch(number, rows=8):
     """The rows have 1 to P masked words, more of them in the later ones."""
     masked = 1 + np.arange(rows) * P // rows
-    weights = {
-        "mlm_logits": (np.arange(P) < masked[:, None]).astype("float32"),
-        "nsp_logits": np.ones(rows, "float32"),
-    }
+    of_words = (np.arange(P) < masked[:, None]).astype("float32")
+    weights = {"mlm_logits": of_words, "nsp_logits": np.ones(rows, "float32")}
     return *drawn_pretraining(number, rows, V, T, P), weights
 
 
@@ -55,7 +49,6 @@ def dataset(batches):
 
 
 def fit(trainer, batches, count=None):
-    """Trains on the batches, one after the other; returns the logs of each call."""
     data = dataset(batches) if isinstance(batches, list) else batches
     iterator, lines = trainer.iterate(data), []
     trainer.reset_means()
@@ -81,15 +74,12 @@ def breaking_loss(labels, outputs):
     return tf.square(labels - outputs) + 1e-9 * root
 
 
-def small(policy="float32", **options):
+def small(policy="float32", optimizer=None, **options):
     keras.utils.set_random_seed(3)
-    layers = [
-        keras.layers.Dropout(0.5, seed=1),
-        keras.layers.Dense(4, dtype=policy),
-        keras.layers.Dense(1, dtype="float32"),
-    ]
+    layers = [keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(4, dtype=policy)]
+    layers.append(keras.layers.Dense(1, dtype="float32"))
     model = keras.Sequential([keras.Input((3,)), *layers])
-    return Trainer(model, AdamWeightDecay(1e-2), loss=breaking_loss, **options)
+    return Trainer(model, optimizer or AdamWeightDecay(1e-2), loss=breaking_loss, **options)
 
 
 def small_batch(number, break_with=None, scale=1.0):
@@ -102,7 +92,6 @@ def small_batch(number, break_with=None, scale=1.0):
 
 
 def values_of(trainer):
-    """Weights and optimizer means."""
     state = [v for v in trainer.optimizer.variables if "iteration" not in v.path]
     state = [v for v in state if "learning_rate" not in v.path]
     return [v.numpy().copy() for v in (*trainer.model.weights, *state)]

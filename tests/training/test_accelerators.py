@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from tiny import drawn_pretraining
 
 from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, startup
@@ -31,12 +32,9 @@ def shared_cores(monkeypatch):
 def traced(strategy, step, **options):
     """How often a step runs each operation, and the number of functions compiled within it."""
     with strategy.scope():
-        trainer = Trainer(
-            BertPreTrainer(CONFIG, seed=1, dtype="mixed_bfloat16"),
-            AdamWeightDecay(1e-3),
-            loss=dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy),
-            **options,
-        )
+        model = BertPreTrainer(CONFIG, seed=1, dtype="mixed_bfloat16")
+        loss = dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy)
+        trainer = Trainer(model, AdamWeightDecay(1e-3), loss=loss, **options)
         batch = drawn_pretraining(1, ROWS, V, T, P)
         iterator = trainer.iterate(tf.data.Dataset.from_tensors(batch).repeat())
         graph = getattr(trainer, step).get_concrete_function(iterator).graph.as_graph_def()
@@ -64,7 +62,7 @@ def under_xla():
     return operations
 
 
-@pytest.mark.parametrize("kind", ["GPU", pytest.param("TPU", marks=pytest.mark.slow)])
+@for_each("kind", "GPU", slow("TPU"))
 def test_the_step_is_the_one_that_xla_compiles(kind, under_xla):
     """One pass over the whole batch, in the plain operations of keras.ops."""
     operations, compiled = on(kind)
@@ -82,7 +80,7 @@ def test_a_cpu_computes_halves_and_compiles_parts(under_xla):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+@for_each("kind", "GPU", "TPU")
 def test_evaluation_computes_no_halves(kind):
     operations, compiled = on(kind, "_traced_test")
     assert compiled == 0
@@ -90,9 +88,8 @@ def test_evaluation_computes_no_halves(kind):
     assert operations["MatMul"] <= 6 + 5
 
 
-@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+@for_each("kind", "GPU", "TPU")
 def test_the_process_keeps_its_settings(kind, monkeypatch):
-    """No malloc setting, no threads for halves of a batch."""
     monkeypatch.setattr(startup, "_shares_cores", False)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda k=None: [k] * (k == kind))
     monkeypatch.setattr(startup.ctypes, "CDLL", lambda name: pytest.fail("mallopt"))

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
+from cases import for_each
 
 from bert_tf import processor
 from bert_tf.commands.export import dtype_policy
@@ -10,9 +11,7 @@ from bert_tf.training import device_speed
 from bert_tf.training.device_speed import fast_precision, product_rates, strategy_peak
 
 ONE = tf.distribute.get_strategy()
-WITH_BFLOAT16 = (
-    "model name\t: AMD EPYC\nmodel\t\t: 17\nflags\t\t: fpu avx512f avx512_bf16 amx_tile\n"
-)
+WITH_BFLOAT16 = "model name\t: AMD EPYC\nmodel\t\t: 17\nflags\t\t: fpu avx512_bf16 amx_tile\n"
 
 
 @pytest.fixture
@@ -41,21 +40,19 @@ def on(tmp_path, monkeypatch):
     processor._TIMES.clear()
 
 
-@pytest.mark.parametrize(
-    ("float32", "bfloat16", "expected"),
-    [
-        (203, 397, ("mixed_bfloat16", "products 397 GFLOP/s, float32 203")),
-        (263, 151, ("float32", "products 263 GFLOP/s, bfloat16 151")),
-        (200, 219, ("float32", "products 200 GFLOP/s, bfloat16 219")),  # no clear margin
-        (200, 221, ("mixed_bfloat16", "products 221 GFLOP/s, float32 200")),
-    ],
+@for_each(
+    "float32 bfloat16 expected",
+    (203, 397, ("mixed_bfloat16", "products 397 GFLOP/s, float32 203")),
+    (263, 151, ("float32", "products 263 GFLOP/s, bfloat16 151")),
+    (200, 219, ("float32", "products 200 GFLOP/s, bfloat16 219")),  # no clear margin
+    (200, 221, ("mixed_bfloat16", "products 221 GFLOP/s, float32 200")),
 )
 def test_the_precision_is_the_one_measured_to_be_faster(on, float32, bfloat16, expected):
     on(float32, bfloat16)
     assert fast_precision(ONE) == expected
 
 
-@pytest.mark.parametrize("cpuinfo", ["", "flags\t\t: fpu avx2 avx512f\n"])
+@for_each("cpuinfo", "", "flags\t\t: fpu avx2 avx512f\n")
 def test_a_processor_without_bfloat16_is_not_measured(on, cpuinfo):
     measured = on(1, 2, cpuinfo)
     assert fast_precision(ONE) == ("float32", "") and not measured
@@ -77,10 +74,10 @@ def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
     assert f"AMD EPYC 17 avx512_bf16 {tf.__version__}" in known
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", "[1]", '{"KEY": 3}', '{"KEY": {"float32": 1.0, "bfloat16": NaN}}', "[" * 9999],
-)
+DAMAGED = ["", "{", "[1]", '{"KEY": 3}', '{"KEY": {"float32": 1.0, "bfloat16": NaN}}', "[" * 9999]
+
+
+@for_each("content", *DAMAGED)
 def test_a_damaged_cache_is_measured_again(on, tmp_path, content):
     on(100, 200)
     file = tmp_path / "cache" / "bert-tf" / "product_times.json"
@@ -108,14 +105,11 @@ def test_the_export_says_what_was_measured(on):
     assert dtype_policy("float32") == ("float32", "")
 
 
-def test_the_rates_are_those_of_a_machine():
+def test_the_rates_are_those_of_a_machine_and_products_keep_their_size():
     rates = product_rates(["float32"])  # over in time or not
     assert list(rates) == ["float32"]
     assert 1e8 < rates["float32"] < 1e16
-
-
-def test_products_keep_their_size():
-    """Numbers that vanish or overflow are multiplied at another speed."""
+    # Numbers that vanish or overflow are multiplied at another speed.
     halves, first, second = device_speed._factors(64, 256, 512, "float32")
     products = tf.matmul(tf.matmul(halves, first), second)
     # Uniform factors of variance 1 / fan-in: the variance stays 1.
@@ -138,28 +132,23 @@ def changing(monkeypatch):
     return machine
 
 
-def test_logical_devices_of_a_machine_count_as_one(changing):
+def test_the_peak_is_that_of_a_machine_and_follows_its_speed(changing):
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(cpus)):
         assert strategy_peak(strategy, "float32")() == 7.0
-
-
-def test_the_peak_follows_the_speed_of_the_machine(changing):
+    before = changing.measured
     now = strategy_peak(tf.distribute.get_strategy(), "float32")
     changing.rate = 3.0
     for _ in range(900):  # steps of a second
         changing.clock += 1
         rate = now()
     assert rate == 3.0
-    assert changing.measured == 1 + 2  # less than a percent of the time
+    assert changing.measured == before + 1 + 2  # less than a percent of the time
 
 
-@pytest.mark.parametrize(
-    ("capability", "expected"),
-    [((7, 5), "float32"), ((8, 0), "mixed_bfloat16"), ((9, 0), "mixed_bfloat16")],
-)
-def test_gpus_have_bfloat16_from_ampere_on(capability, expected, monkeypatch):
-    details = {"compute_capability": capability}
+@for_each("major expected", (7, "float32"), (8, "mixed_bfloat16"), (9, "mixed_bfloat16"))
+def test_gpus_have_bfloat16_from_ampere_on(major, expected, monkeypatch):
+    details = {"compute_capability": (major, 5)}
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
     assert fast_precision(ONE) == (expected, "")

@@ -1,7 +1,7 @@
 from small_trainers import BATCHES, dataset, pretraining
 
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.loop import Phase
+from bert_tf.training.phases import Phase
 
 
 def test_a_dry_run_evaluates_a_batch():
@@ -11,13 +11,8 @@ def test_a_dry_run_evaluates_a_batch():
     trainer.evaluate = lambda *data, **how: evaluated.append((evaluate(*data, **how), how))
     batches = dataset(BATCHES)
     asked = []
-    phase = Phase(
-        until=9,
-        batch_size=8,
-        batches=lambda step: batches.repeat(),
-        held_out=batches,
-        evaluate=lambda: asked.append("evaluate"),
-    )
+    held_out = {"held_out": batches, "evaluate": lambda: asked.append("evaluate")}
+    phase = Phase(until=9, batch_size=8, batches=lambda step: batches.repeat(), **held_out)
     dry_run(trainer, [phase])
     assert asked == ["evaluate"]
     ((logs, how),) = evaluated

@@ -2,12 +2,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from run_logs import events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog
+from bert_tf.training.monitoring import (
+    Histograms,
+    HyperParameters,
+    Profile,
+    ProjectorLog,
+    hidden_states,
+)
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.training_options import TeacherOptions, TrainingOptions
 
 
 @pytest.fixture
@@ -21,17 +29,12 @@ def state(model, tmp_path):
 
 
 def state_of(model, folder, steps_per_execution=1):
-    trainer = Trainer(
-        model,
-        keras.optimizers.SGD(),
-        loss=lambda labels, outputs: tf.square(labels - outputs),
-        steps_per_execution=steps_per_execution,
-    )
+    how = {"loss": lambda x, y: tf.square(x - y), "steps_per_execution": steps_per_execution}
+    trainer = Trainer(model, keras.optimizers.SGD(), **how)
     return TrainingState(trainer, folder / "checkpoints", settings={})
 
 
 def train(state, *watchers):
-    """Six steps, and what a run calls."""
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     iterator, steps = state.trainer.iterate(batches), state.trainer.steps_per_execution
     for watcher in watchers:
@@ -45,15 +48,11 @@ def train(state, *watchers):
         watcher.end_phase()
 
 
-@pytest.mark.parametrize(
-    ("every", "steps_per_execution", "steps"),
-    [(2, 1, [2, 4, 6]), (2, 3, [3, 6]), (4, 3, [6]), (5, 3, [6])],
-)
-def test_histograms_of_weights_and_activations(model, tmp_path, every, steps_per_execution, steps):
-    state = state_of(model, tmp_path, steps_per_execution)
-    histograms = Histograms(
-        state, tmp_path, every, model, activations=lambda: {"output": model(np.ones((8, 4)))}
-    )
+@for_each("every execution steps", (2, 1, [2, 4, 6]), (2, 3, [3, 6]), (4, 3, [6]), (5, 3, [6]))
+def test_histograms_of_weights_and_activations(model, tmp_path, every, execution, steps):
+    state = state_of(model, tmp_path, execution)
+    output = {"activations": lambda: {"output": model(np.ones((8, 4)))}}
+    histograms = Histograms(state, tmp_path, every, model, **output)
     assert not (tmp_path / "histograms").exists()
     train(state, histograms)
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
@@ -63,9 +62,7 @@ def test_histograms_of_weights_and_activations(model, tmp_path, every, steps_per
         assert [event.step for event in events.Tensors(tag)] == steps
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "steps_per_execution"), [(3, 4, 1), (5, 400, 1), (2, 5, 3), (6, 6, 3)]
-)
+@for_each("first last steps_per_execution", (3, 4, 1), (5, 400, 1), (2, 5, 3), (6, 6, 3))
 def test_a_profile_of_some_steps(model, state, tmp_path, first, last, steps_per_execution):
     """Also of steps in the middle of an execution, and of some that the end cuts off."""
     state = state_of(model, tmp_path, steps_per_execution)
@@ -74,7 +71,6 @@ def test_a_profile_of_some_steps(model, state, tmp_path, first, last, steps_per_
 
 
 def embeddings(folder):
-    """The one table in the folder: its tensor's name and its values."""
     reader = tf.train.load_checkpoint(str(folder))
     (name,) = reader.get_variable_to_shape_map()
     return name, reader.get_tensor(name)
@@ -103,13 +99,8 @@ def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, 
         "table-00000012.index",
     ]
     lines = (tmp_path / "train" / "metadata.tsv").read_bytes().decode().split("\n")
-    assert [line.split("\t") for line in lines] == [
-        ["piece", "id"],
-        [r"a\tb", "0"],
-        [r"c\nd\re", "1"],
-        [r"\u2028é", "2"],
-        [""],
-    ]
+    rows = [["piece", "id"], [r"a\tb", "0"], [r"c\nd\re", "1"], [r"\u2028é", "2"], [""]]
+    assert [line.split("\t") for line in lines] == rows
 
 
 def hyper_parameters(state, folder, values):
@@ -127,20 +118,12 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
     assert start.read_bytes() == before
     accumulator = EventAccumulator(str(tmp_path / "logs")).Reload()
     # By the names of the files, whose order says nothing within a second.
-    best = {
-        event.step: float(tf.make_ndarray(event.tensor_proto))
-        for event in accumulator.Tensors("best_loss")
-    }
+    found = accumulator.Tensors("best_loss")
+    best = {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in found}
     assert best == {6: 0.5, 12: 0.25}
-    sessions = [
-        (path == start, value.tag)
-        for path, _, value in events(tmp_path / "logs")
-        if value.tag.startswith("_hparams_")
-    ]
-    assert sessions == [
-        (True, "_hparams_/session_start_info"),
-        (False, "_hparams_/session_end_info"),
-    ]
+    tags = [(path == start, *x.tag.partition("/")) for path, _, x in events(tmp_path / "logs")]
+    sessions = [(first, name) for first, group, _, name in tags if group == "_hparams_"]
+    assert sessions == [(True, "session_start_info"), (False, "session_end_info")]
 
 
 def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
@@ -150,3 +133,22 @@ def test_a_run_that_patience_ends_ends_its_session(state, tmp_path):
     session.after_evaluation()
     tags = [value.tag for _, _, value in events(tmp_path)]
     assert tags == ["_hparams_/session_start_info", "_hparams_/session_end_info"]
+
+
+def test_activations_are_of_real_texts_alone():
+    ids = np.array([[[2, 5, 3], [0, 0, 0]], [[2, 6, 3], [2, 7, 3]]])  # [B, N, T]
+    batch = {
+        "token_ids": ids,
+        "padding_mask": (ids != 0) * 1,
+        "mask_positions": np.array([[1, 0, 0, 0]]),
+    }
+    found = hidden_states(
+        lambda rows, training: {"hidden_states": [rows["token_ids"]]}, lambda: [(batch, None)]
+    )
+    (states,) = found().values()
+    assert states.numpy().tolist() == [[2, 5, 3], [2, 6, 3], [2, 7, 3]]
+
+
+def test_steps_to_profile_and_the_teachers_weight():
+    assert TrainingOptions(output="run", profile="2:5").profiled == (2, 5)
+    assert TeacherOptions(teacher="model").implied()["teacher_weight"] == 0.9

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 
 from bert_tf.networks.tensorflow import graphs
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
@@ -37,18 +38,13 @@ def variable_at(path: str, value: np.ndarray) -> keras.Variable:
     return variable
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@for_each("compiled", False, True)
 def test_thirty_steps_of_the_original(compiled, monkeypatch):
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     golden = np.load(GOLDEN)
-    variables = [
-        variable_at(str(path), golden[f"init_{i}"]) for i, path in enumerate(golden["names"])
-    ]
-    schedule = WarmupLinearDecay(
-        float(golden["learning_rate"]),
-        int(golden["num_warmup_steps"]),
-        int(golden["num_train_steps"]),
-    )
+    variables = [variable_at(str(x), golden[f"init_{i}"]) for i, x in enumerate(golden["names"])]
+    steps = [int(golden[f"num_{name}_steps"]) for name in ("warmup", "train")]
+    schedule = WarmupLinearDecay(float(golden["learning_rate"]), *steps)
     optimizer = AdamWeightDecay(schedule)
     optimizer.build(variables)
     apply = tf.function(optimizer.apply) if compiled else optimizer.apply
@@ -60,12 +56,8 @@ def test_thirty_steps_of_the_original(compiled, monkeypatch):
             np.testing.assert_allclose(variable, expected, rtol=0, atol=atol)
 
 
-SHAPES = {
-    "dense/kernel": (4, 3),
-    "dense/bias": (3,),
-    "layer_norm/gamma": (3,),
-    "table/embeddings": (5, 2),
-}
+SHAPES = {"dense/kernel": (4, 3), "dense/bias": (3,), "layer_norm/gamma": (3,)}
+SHAPES |= {"table/embeddings": (5, 2)}
 RATE, DECAY, EPSILON = 0.1, 0.5, 1e-6
 
 
@@ -102,9 +94,8 @@ class ByHand:
             self.values[i] = value - RATE * ratio * update
 
 
-@pytest.mark.parametrize("optimizer_class", [AdamWeightDecay, Lamb])
+@for_each("optimizer_class", AdamWeightDecay, Lamb)
 def test_keras_exclusion_from_weight_decay(optimizer_class):
-    """By variable and by name, beside the patterns of `__init__`."""
     variables = parameters(3)
     values = [variable.numpy().copy() for variable in variables]
     optimizer = optimizer_class(0.1, weight_decay_rate=0.5, exclude_from_weight_decay=())
@@ -114,22 +105,16 @@ def test_keras_exclusion_from_weight_decay(optimizer_class):
     assert moved == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("betas", "corrected", "compiled"),
-    [((0.9, 0.999), False, False), ((0.9, 0.999), True, True), ((0.5, 0.9), True, False)],
-)
+USUAL, OTHER = (0.9, 0.999), ((0.5, 0.9), True, False)
+
+
+@for_each("betas corrected compiled", (USUAL, False, False), (USUAL, True, True), OTHER)
 def test_adams_rule(betas, corrected, compiled, monkeypatch):
     """Algorithm 1 of Kingma and Ba 2015; gradients so small that epsilon matters."""
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
     variables = parameters()
-    optimizer = AdamWeightDecay(
-        RATE,
-        weight_decay_rate=DECAY,
-        clip_norm=None,
-        beta_1=betas[0],
-        beta_2=betas[1],
-        bias_correction=corrected,
-    )
+    how = {"beta_1": betas[0], "beta_2": betas[1], "bias_correction": corrected}
+    optimizer = AdamWeightDecay(RATE, weight_decay_rate=DECAY, clip_norm=None, **how)
     expected = ByHand(variables, lamb=False, corrected=corrected, betas=betas)
     random = np.random.default_rng(2)
     for step in range(1, 7):
@@ -164,17 +149,11 @@ def test_rows_that_were_looked_up_train_as_the_whole_table_does():
     np.testing.assert_array_equal(dense, sparse)
 
 
-@pytest.mark.parametrize("optimizer_class", [AdamWeightDecay, Lamb])
+@for_each("optimizer_class", AdamWeightDecay, Lamb)
 def test_config(optimizer_class):
     schedule = WarmupLinearDecay(1e-3, 5, 50)
-    optimizer = optimizer_class(
-        schedule,
-        weight_decay_rate=0.02,
-        beta_1=0.8,
-        clip_norm=2.0,
-        bias_correction=True,
-        learning_rate_factors={"layer_0/": 0.5},
-    )
+    how = {"beta_1": 0.8, "bias_correction": True, "learning_rate_factors": {"layer_0/": 0.5}}
+    optimizer = optimizer_class(schedule, weight_decay_rate=0.02, clip_norm=2.0, **how)
     twin = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(twin) is optimizer_class
     assert twin.get_config() == optimizer.get_config()
@@ -193,7 +172,7 @@ def test_keras_scales_the_loss_in_float16():
     assert {v.dtype for v in model.trainable_variables} == {"float32"}
 
 
-@pytest.mark.parametrize("name", ["weight_decay", "clipnorm", "global_clipnorm", "clipvalue"])
+@for_each("name", "weight_decay", "clipnorm", "global_clipnorm", "clipvalue")
 def test_keras_own_decay_and_clipping_are_refused(name):
     with pytest.raises(ValueError, match="takes weight_decay_rate and clip_norm"):
         AdamWeightDecay(1e-2, **{name: 0.1})
@@ -201,12 +180,10 @@ def test_keras_own_decay_and_clipping_are_refused(name):
 
 # Without the private methods of Keras that are overridden and called, clipping and excluded weight
 # decay would change in silence.
-@pytest.mark.parametrize(
-    ("name", "caller"),
-    [
-        ("_all_reduce_sum_gradients", "_backend_update_step"),
-        ("_clip_gradients", "_backend_apply_gradients"),
-    ],
+@for_each(
+    "name caller",
+    ("_all_reduce_sum_gradients", "_backend_update_step"),
+    ("_clip_gradients", "_backend_apply_gradients"),
 )
 def test_keras_calls_what_is_overridden_and_has_what_is_called(name, caller):
     base = keras.optimizers.Optimizer
@@ -216,8 +193,7 @@ def test_keras_calls_what_is_overridden_and_has_what_is_called(name, caller):
     assert list(inspect.signature(base._use_weight_decay).parameters) == ["self", "variable"]
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-@pytest.mark.parametrize("compiled", [False, True])
+@for_each("clip_norm compiled", (None, False), (1.0, True))
 def test_lambs_rule(clip_norm, compiled):
     variables = parameters()
     expected = ByHand(variables, lamb=True, corrected=True)
@@ -248,9 +224,8 @@ def test_the_trust_ratio_is_one_without_a_norm():
 def test_the_bias_correction_counts_the_steps_that_changed_the_means():
     """A first step that was skipped leaves the rule at its beginning."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
-    trainer = Trainer(
-        model, Lamb(0.5, weight_decay_rate=0.0), loss=lambda labels, outputs: labels * outputs
-    )
+    lamb = Lamb(0.5, weight_decay_rate=0.0)
+    trainer = Trainer(model, lamb, loss=lambda labels, outputs: labels * outputs)
     start = model.weights[0].numpy()
     x = np.eye(3, dtype="float32")
     labels = np.array([[[np.nan]] * 3, [[1.0]] * 3], "float32")

@@ -1,8 +1,7 @@
-"""Options of training on logical CPU devices: losses as on one device."""
-
 from pathlib import Path
 
 import pytest
+from cases import for_each
 from preloaded import run_code
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
@@ -23,8 +22,7 @@ from bert_tf.training.strategy import make_strategy
 
 
 def run_on_devices(code: str, replicas: int, *names: object) -> None:
-    done = run_code(_DEVICES + code, [Path(__file__).parent, replicas, *names])
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_code(_DEVICES + code, [Path(__file__).parent, replicas, *names], check=True)
 
 
 _REPLICAS = """
@@ -83,13 +81,11 @@ print(several, one)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("replicas", "names"),
-    [
-        (2, "late_batches"),
-        (2, "mixed_bfloat16 lamb rematerialize"),
-        (4, "mixed_float16 frozen_layers packed_rows"),
-    ],
+@for_each(
+    "replicas names",
+    (2, "late_batches"),
+    (2, "mixed_bfloat16 lamb rematerialize"),
+    (4, "mixed_float16 frozen_layers packed_rows"),
 )
 def test_replicas_train_as_one_device_does(replicas, names):
     run_on_devices(_REPLICAS, replicas, *names.split())
@@ -146,6 +142,6 @@ for one, two in zip(*weights):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("least", [0, 2**30])
+@for_each("least", 0, 2**30)
 def test_keras_fit_clips_by_the_norm_of_the_replicas_sum(least):
     run_on_devices(_KERAS_FIT, 2, least)

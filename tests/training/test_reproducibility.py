@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from tensorflow.python.eager import context
 from tiny import tiny_config
 
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.task_models import BertClassifier
+from bert_tf import BertClassifier, BertPreTrainer
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
@@ -60,31 +60,22 @@ def batch(step, late=False, packed=False):
     length = draw.integers(T // 2, T + 1)
     rows = (ROWS - (step == STEPS - 1)) * (2 if late and step >= HALF else 1)
     places, lengths = np.arange(length), draw.integers(3, length + 1, size=(rows, 1))
-    inputs = {
-        "token_ids": draw.integers(V, size=(rows, length)),
-        "segment_ids": draw.integers(2, size=(rows, length)),
-        "padding_mask": places < lengths,
-    }
+    ids, segments = (draw.integers(most, size=(rows, length)) for most in (V, 2))
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": places < lengths}
     labels = draw.integers(2, size=rows)
     if packed:  # two instances in a row
         second = places >= lengths
-        inputs |= {
-            "padding_mask": 1 + second,
-            "position_ids": places - second * lengths,
-            "mask_positions": draw.integers(length, size=(rows, P)),
-            "first_positions": np.hstack([0 * lengths, lengths]),
-        }
-        labels = {
-            "mlm_logits": draw.integers(V, size=(rows, P)),
-            "nsp_logits": draw.integers(2, size=(rows, 2)),
-        }
+        inputs |= {"padding_mask": 1 + second, "position_ids": places - second * lengths}
+        inputs["mask_positions"] = draw.integers(length, size=(rows, P))
+        inputs["first_positions"] = np.hstack([0 * lengths, lengths])
+        words, pairs = draw.integers(V, size=(rows, P)), draw.integers(2, size=(rows, 2))
+        labels = {"mlm_logits": words, "nsp_logits": pairs}
     return tf.nest.map_structure(lambda values: values.astype("int32"), (inputs, labels))
 
 
 def batches(first=0, until=STEPS, **how):
-    signature = tf.nest.map_structure(
-        lambda values: tf.TensorSpec([None] * values.ndim, tf.int32), batch(0, **how)
-    )
+    one = batch(0, **how)
+    signature = tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, tf.int32), one)
     options = tf.data.Options()
     options.autotune.enabled = False
     data = tf.data.Dataset.from_generator(
@@ -105,17 +96,10 @@ def fit(trainer, half, late=False, packed=False):
     return trainer.model.get_weights()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        *(
-            pytest.param(options, marks=pytest.mark.slow)
-            for options in ({"packed": True}, {"rematerialize": True})
-        ),
-    ],
-    ids=str,
-)
+MORE = [slow({x: True}) for x in ("packed", "rematerialize")]
+
+
+@for_each("options", {}, *MORE, ids=str)
 def test_no_sum_depends_on_what_shares_memory(options):
     """`AddN` begins with the first input whose memory is its own at that moment.
 
@@ -133,10 +117,8 @@ def test_no_sum_depends_on_what_shares_memory(options):
     nodes = max(steps, key=len)
     assert any("while" in node.name for node in nodes)  # the micro-batches
     by_name = {node.name: node for node in nodes}
-    inputs = {
-        node.name: [name.removesuffix(":0") for name in node.input if not name.startswith("^")]
-        for node in nodes
-    }
+    own = {node.name: [x for x in node.input if not x.startswith("^")] for node in nodes}
+    inputs = {name: [x.removesuffix(":0") for x in names] for name, names in own.items()}
     readers = Counter(name for names in inputs.values() for name in names)
 
     def has_own_memory(name):
@@ -150,14 +132,12 @@ def test_no_sum_depends_on_what_shares_memory(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@for_each(
     "options",
-    [
-        {"feature_lstm_layers": 1, "policy": "mixed_bfloat16"},
-        {"optimizer": Lamb, "pieces": 1},
-        {"packed": True, "freeze": 1, "rematerialize": True},
-        {"late": True, "policy": "mixed_float16"},
-    ],
+    {"feature_lstm_layers": 1, "policy": "mixed_bfloat16"},
+    {"optimizer": Lamb, "pieces": 1},
+    {"packed": True, "freeze": 1, "rematerialize": True},
+    {"late": True, "policy": "mixed_float16"},
     ids=str,
 )
 def test_equal_runs_end_equal(options):

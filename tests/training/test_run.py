@@ -1,5 +1,3 @@
-"""A run sets up all it needs, and leaves the process as it found it."""
-
 import gc
 import os
 import random
@@ -10,16 +8,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused, slow
 from tiny import tiny_config
 from watchers import Lines
 
+from bert_tf import AdamWeightDecay, BertClassifier
 from bert_tf.commands.pretrain import Options as PretrainingOptions
 from bert_tf.errors import InputError
-from bert_tf.models.task_models import BertClassifier
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training import logs, resuming, workers
-from bert_tf.training.loop import Phase
-from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.phases import Phase
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run, _layer_factors
 from bert_tf.training.trainer import Trainer
@@ -48,13 +46,9 @@ def train(directory, *, evaluate, until=8, phase=None, patience=None):
         run.keep_state(new_trainer(), settings={})
         run.open()
         run.watch(watcher)
-        result = run.train(
-            [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
-            evaluate_every=2,
-            best_by="f1",
-            larger_is_better=True,
-            save_model=lambda path: path.mkdir(exist_ok=True),
-        )
+        only = Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})
+        how = {"best_by": "f1", "save_model": lambda path: path.mkdir(exist_ok=True)}
+        result = run.train([only], evaluate_every=2, **how)
     return result, watcher.lines
 
 
@@ -94,7 +88,7 @@ def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
     assert run(tmp_path / "another", "float32")[0].precision == "float32"
 
 
-def test_runs_leave_nothing_behind_in_the_process(tmp_path):
+def test_runs_that_end_or_fail_leave_nothing_behind_in_the_process(tmp_path):
     random.seed(7)
     np.random.seed(7)
     expected = random.random(), np.random.random()
@@ -111,9 +105,6 @@ def test_runs_leave_nothing_behind_in_the_process(tmp_path):
     assert (random.random(), np.random.random()) == expected
     assert tf.distribute.get_strategy().num_replicas_in_sync == 1
     assert not list(tmp_path.iterdir())  # nothing was opened
-
-
-def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError), new_run(tmp_path, precision="mixed_float16") as run:
         run.keep_state(new_trainer(), settings={})
         run.open()
@@ -132,22 +123,9 @@ def test_one_process_writes(tmp_path, monkeypatch):
     with new_run(tmp_path) as run:
         run.keep_state(new_trainer(), settings={})
         run.watch(Never())
-        run.train(
-            [Phase(until=2, batch_size=4, batches=batches)],
-            evaluate_every=1,
-            best_by="loss",
-            larger_is_better=False,
-            save_model=lambda path: path.mkdir(),
-        )
+        how = {"evaluate_every": 1, "best_by": "loss", "save_model": lambda path: path.mkdir()}
+        run.train([Phase(until=2, batch_size=4, batches=batches)], **how)
     assert not list(tmp_path.iterdir())
-
-
-def test_any_score_chooses_the_best_model(tmp_path):
-    scores = iter([{"f1": 0.5, "loss": 1.0}, {"loss": 2.0}, {"f1": 0.7, "loss": 3.0}, {"f1": 0.6}])
-    result, lines = train(tmp_path, evaluate=lambda: next(scores))
-    assert (result.best, result.best_step) == (0.7, 6)
-    held_out = [(step, scalars) for step, kind, scalars in lines if kind == "held_out"]
-    assert held_out[2] == (6, {"f1": 0.7, "loss": 3.0})
 
 
 def test_several_workers_report_the_held_out_loss_and_the_scores(tmp_path, monkeypatch):
@@ -164,6 +142,20 @@ def test_patience_ends_a_run_for_good(tmp_path):
     assert (result.step, result.best_step, result.ended_early) == (6, 2, True)
     result, _ = train(tmp_path, evaluate=lambda: {"f1": next(scores)}, patience=2)
     assert (result.started_at, result.step) == (6, 6)
+
+
+def test_a_lower_loss_at_an_equal_score_prolongs_a_run_and_a_resumed_one_remembers_it(tmp_path):
+    """The run is cut after step 4, and the loss of step 2 is known from its checkpoint."""
+    losses = iter([0.3, 0.2, 0.5, 0.1, 0.1, 0.1])
+
+    def evaluate():
+        return {"f1": 1.0, "loss": next(losses)}
+
+    train(tmp_path, evaluate=evaluate, until=4, patience=2)
+    result, _ = train(tmp_path, evaluate=evaluate, until=20, patience=2)
+    assert (result.started_at, result.step, result.ended_early) == (4, 12, True)
+    assert (result.best_step, result.best_loss) == (12, 0.1)
+    assert result.tied_steps == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_signal_cuts_an_evaluation_short(tmp_path):
@@ -196,9 +188,7 @@ def test_the_graphs_of_a_run_are_freed(tmp_path):
 
 
 def test_too_little_memory_is_said_in_one_line(tmp_path):
-    message = (
-        "too little memory .*--gradient_accumulation_steps, --rematerialize, a smaller --batch"
-    )
+    message = "too little memory .*--gradient_accumulation_steps, --rematerialize, a smaller --bat"
     with pytest.raises(InputError, match=message), new_run(tmp_path):
         tf.zeros([2**62])  # more bytes than 64 bits can count: refused without a retry
     with pytest.raises(tf.errors.ResourceExhaustedError), new_run(tmp_path):
@@ -213,8 +203,7 @@ def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_setting
 
     (tmp_path / "project" / "best").mkdir(parents=True)
     (tmp_path / "project" / "best" / "notes.md").touch()
-    with pytest.raises(InputError, match=r"project/best: would be replaced, and no run of"):
-        opened(tmp_path / "project", {})
+    refused(r"project/best: would be replaced, and no run of", opened, tmp_path / "project", {})
     opened(tmp_path / "run", {"seed": 1})
     opened(tmp_path / "run", {"seed": 2})  # there is nothing to replace yet
     (tmp_path / "run" / "best").mkdir()
@@ -225,22 +214,19 @@ def test_a_run_takes_no_folder_of_others_and_replaces_no_models_of_other_setting
 
 
 def classifier(dropout=0.1):
-    config = tiny_config(
-        20, "2x8x2", intermediate_size=8, max_position_embeddings=8, dropout=dropout
-    )
+    config = tiny_config(20, "2x8x2", intermediate_size=8, dropout=dropout)
     return BertClassifier(config, num_classes=2, seed=1)
 
 
 def test_layer_decay_lowers_the_learning_rate_layer_by_layer():
     """As ELECTRA's: d for the last layer, once more for each below, and for the embeddings."""
     model = classifier()
-    optimizer = AdamWeightDecay(
-        0.1, weight_decay_rate=0.0, clip_norm=None, learning_rate_factors=_layer_factors(2, 0.5)
-    )
+    factors = _layer_factors(2, 0.5)
+    how = {"weight_decay_rate": 0.0, "clip_norm": None, "learning_rate_factors": factors}
+    optimizer = AdamWeightDecay(0.1, **how)
     before = {v.path: v.numpy() for v in model.trainable_variables}
-    optimizer.apply(
-        [tf.ones(v.shape) for v in model.trainable_variables], model.trainable_variables
-    )
+    weights = model.trainable_variables
+    optimizer.apply([tf.ones(x.shape) for x in weights], weights)
     step = 0.1 * 0.1 / np.sqrt(0.001)  # of the first update, without bias correction
     for variable in model.trainable_variables:
         part = variable.path.split("/")[0]
@@ -256,35 +242,22 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     values = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
     options = PretrainingOptions(**values)
     with Run(options, Lines()) as run:
-        run.make_trainer(
-            classifier(dropout),
-            learning_rate=0.1,
-            total_steps=9,
-            warmup_steps=0,
-            loss=cross_entropy,
-            metrics={},
-            settings=settings or {},
-            examples=list,
-            values={},
-            score="best_accuracy",
-            fixed_shapes=False,
-        )
+        steps = {"learning_rate": 0.1, "total_steps": 9, "warmup_steps": 0}
+        scored = {"loss": cross_entropy, "metrics": {}, "score": "best_accuracy"}
+        how = {"settings": settings or {}, "examples": list, "values": {}, "fixed_shapes": False}
+        run.make_trainer(classifier(dropout), **steps, **scored, **how)
         run.open()
         if begin:
             run.state.save()
         return run.state.settings
 
 
-@pytest.mark.parametrize("dropout", [0.1, 0.0])
+@for_each("dropout", 0.1, slow(0.0))
 def test_a_run_is_resumed_as_its_dropout_was_drawn(tmp_path, dropout):
     """The parts of a batch draw for themselves; without dropout, they only round otherwise."""
     resume(tmp_path, dropout=dropout, begin=True)
-    for name, value in (
-        ("rematerialize", True),
-        ("gradient_accumulation_steps", 2),
-        ("jit_compile", True),
-        ("long_gradient_accumulation_steps", 2),
-    ):
+    changes = {"gradient_accumulation_steps": 2, "long_gradient_accumulation_steps": 2}
+    for name, value in {"rematerialize": True, "jit_compile": True, **changes}.items():
         if dropout:
             shown = name.replace("long_", "long.")
             with pytest.raises(InputError, match=rf"{shown} was .*, is now {value}.* --override"):
@@ -295,28 +268,12 @@ def test_a_run_is_resumed_as_its_dropout_was_drawn(tmp_path, dropout):
 def test_a_run_is_resumed_with_the_same_data_order_and_model(tmp_path, monkeypatch):
     settings = resume(tmp_path, settings={"model_content": "abc"}, begin=True)
     resume(tmp_path, settings={"model_content": "abc"}, model="moved")
-    with pytest.raises(InputError, match="model_content was 'abc', is now 'def'"):
-        resume(tmp_path, settings={"model_content": "def"})
+    refused("content was 'abc', is now 'def'", resume, tmp_path, settings={"model_content": "def"})
     monkeypatch.setattr("bert_tf.training.run.TRAJECTORY", settings["version"] + 1)
-    with pytest.raises(InputError, match="version was 1, is now 2"):
-        resume(tmp_path, settings={"model_content": "abc"})
+    refused("version was 1, is now 2", resume, tmp_path, settings={"model_content": "abc"})
     monkeypatch.undo()
     monkeypatch.setattr("bert_tf.training.run.reader_count", lambda strategy: 2)
-    with pytest.raises(InputError, match="workers was 1, is now 2"):
-        resume(tmp_path, settings={"model_content": "abc"})
-
-
-def test_a_run_of_an_earlier_version_is_resumed(tmp_path, monkeypatch):
-    """It has the path of the model, and none of what came later."""
-    with monkeypatch.context() as patch:
-        old = {"model": "../m", "gradient_accumulation_steps": 1}
-        patch.setattr("bert_tf.training.run._data_order", lambda *arguments: old)
-        assert "version" not in resume(tmp_path, begin=True)
-    resume(tmp_path, settings={"model_content": "abc"}, rematerialize=True)
-    with pytest.raises(InputError, match="gradient_accumulation_steps was 1, is now 2"):
-        resume(tmp_path, gradient_accumulation_steps=2)
-    with pytest.raises(InputError, match=r"weight_decay was 0.01, is now 0.5"):
-        resume(tmp_path, weight_decay=0.5)
+    refused("workers was 1, is now 2", resume, tmp_path, settings={"model_content": "abc"})
 
 
 def test_xla_and_deterministic_steps_cannot_be_combined():

@@ -1,10 +1,7 @@
-"""The learning rate schedule."""
-
 import keras
 import numpy as np
-import pytest
+from cases import for_each, refused
 
-from bert_tf.errors import InputError
 from bert_tf.training.schedule import (
     WarmupConstant,
     WarmupCosineDecay,
@@ -13,7 +10,7 @@ from bert_tf.training.schedule import (
 )
 
 
-@pytest.mark.parametrize(("warmup", "total"), [(10, 40), (0, 10), (10, 10)])
+@for_each("warmup total", (10, 40), (0, 10), (10, 10))
 def test_the_originals_formula(warmup, total):
     schedule = WarmupLinearDecay(2e-4, warmup_steps=warmup, total_steps=total)
     steps = np.arange(50)
@@ -50,8 +47,7 @@ def test_the_decay_is_a_share_of_the_steps():
         for total in range(1, 40):
             if round(total * warmup / 10) < total:
                 WarmupStableDecay(1.0, round(total * warmup / 10), total, 1 - warmup / 10)
-    with pytest.raises(InputError, match="9 warm-up steps and 2 of decay do not fit 10"):
-        WarmupStableDecay(1.0, 9, 10, decay_share=0.2)
+    refused("9 warm-up .* 2 of decay do not fit 10", WarmupStableDecay, 1.0, 9, 10, decay_share=0.2)
 
 
 def test_steps_may_be_of_any_integer_type():
@@ -61,9 +57,7 @@ def test_steps_may_be_of_any_integer_type():
         assert (float(rate), keras.backend.standardize_dtype(rate.dtype)) == (0.75, "float32")
 
 
-@pytest.mark.parametrize(
-    "schedule", [WarmupLinearDecay(1e-3, 5, 50), WarmupStableDecay(1e-3, 5, 50, 0.3)]
-)
+@for_each("schedule", WarmupLinearDecay(1e-3, 5, 50), WarmupStableDecay(1e-3, 5, 50, 0.3))
 def test_config(schedule):
     serialized = keras.optimizers.schedules.serialize(schedule)
     twin = keras.optimizers.schedules.deserialize(serialized)
@@ -71,16 +65,17 @@ def test_config(schedule):
     assert twin.get_config() == schedule.get_config()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 1, 10), "learning rate is 0.0"),
-        ((-1.0, 1, 10), "learning rate is -1.0"),
-        ((1.0, 11, 10), "11 warm-up steps do not fit 10"),
-        ((1.0, -1, 10), "-1 warm-up steps do not fit 10"),
-        ((1.0, 0, 0), "0 warm-up steps do not fit 0"),
-    ],
+@for_each(
+    "arguments message",
+    ((0.0, 1, 10), "learning rate is 0.0"),
+    ((-1.0, 1, 10), "learning rate is -1.0"),
+    ((1.0, 11, 10), "11 warm-up steps do not fit 10"),
+    ((1.0, -1, 10), "-1 warm-up steps do not fit 10"),
+    ((1.0, 0, 0), "0 warm-up steps do not fit 0"),
 )
 def test_refusals(arguments, message):
-    with pytest.raises(InputError, match=message):
-        WarmupLinearDecay(*arguments)
+    refused(message, WarmupLinearDecay, *arguments)
+
+
+def test_a_tenth_of_the_steps_decays_by_default():
+    assert WarmupStableDecay(1.0, 0, 50).decay_steps == 5

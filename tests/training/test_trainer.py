@@ -1,11 +1,10 @@
-"""The training step: pieces, replicas, precision, steps left out."""
-
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused, slow
 from small_trainers import (
     BATCHES,
     CLOSE,
@@ -25,11 +24,8 @@ from small_trainers import (
     values_of,
 )
 
-from bert_tf.errors import InputError
-from bert_tf.models.language_model import BertPreTrainer
-from bert_tf.models.task_models import BertClassifier
+from bert_tf import AdamWeightDecay, BertClassifier, BertPreTrainer
 from bert_tf.networks.tensorflow.losses import cross_entropy
-from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.strategy import make_strategy, share_batches
 from bert_tf.training.trainer import Trainer
 
@@ -41,19 +37,19 @@ def whole():
     return trainer, fit(trainer, BATCHES)
 
 
-def test_trains_as_keras_fit_does():
+@for_each("pieces", 1, slow(2))
+def test_trains_as_keras_fit_does(pieces):
     """On one device, where Keras' own fit is right: the same but for the halves' rounding.
 
     The last batch, of a number of rows that is not known, has one: its second half has none.
     """
     batches = tf.data.Dataset.from_tensor_slices(pretraining_batch(5, rows=7)).batch(3)
-    trainer = pretraining()
+    trainer = pretraining(gradient_accumulation_steps=pieces)
     fit(trainer, batches)
     model = BertPreTrainer(config(), seed=3)
-    masked = keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True, reduction="mean_with_sample_weight"
-    )
-    pairs = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    entropy = keras.losses.SparseCategoricalCrossentropy
+    masked = entropy(from_logits=True, reduction="mean_with_sample_weight")
+    pairs = entropy(from_logits=True)
     model.compile(adam(), loss={"mlm_logits": masked, "nsp_logits": pairs})
     model.fit(batches, shuffle=False, verbose=0)
     for ours, theirs in zip(trainer.model.get_weights(), model.get_weights(), strict=True):
@@ -63,11 +59,8 @@ def test_trains_as_keras_fit_does():
 def test_halves_draw_dropout_of_their_own():
     """The same rows in both: their sums cancel out only if the same elements are dropped."""
     layers = [keras.layers.Dropout(0.5, seed=1), keras.layers.Dense(1, kernel_initializer="ones")]
-    trainer = Trainer(
-        keras.Sequential([keras.Input((64,)), *layers]),
-        AdamWeightDecay(0.0),
-        loss=lambda labels, outputs: labels * outputs,
-    )
+    model = keras.Sequential([keras.Input((64,)), *layers])
+    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: labels * outputs)
     signs = np.repeat([[1.0], [-1.0]], 3, 0).astype("float32")
     logs = fit(trainer, [(np.ones((6, 64), "float32"), signs)] * 2)
     sums = [abs(line["loss"]) for line in logs]
@@ -81,8 +74,8 @@ def test_gradient_norm_is_that_before_clipping():
     """The optimizer's mean after one step is (1 - beta_1) times the clipped gradient."""
     norms = []
     for clip_norm in (None, 1e-3):
-        trainer = pretraining(optimizer=AdamWeightDecay(1e-3, clip_norm=clip_norm))
-        (logs,) = fit(trainer, BATCHES[:1])
+        trainer = small(optimizer=AdamWeightDecay(1e-3, clip_norm=clip_norm))
+        (logs,) = fit(trainer, [small_batch(0)])
         norms.append(logs["gradient_norm"])
         means = [v.numpy() for v in trainer.optimizer.variables if "mean" in v.path]
         length = np.sqrt(sum(np.sum(np.square(mean)) for mean in means))
@@ -98,24 +91,8 @@ def test_pieces_equal_the_whole(whole):
     for ours, theirs in zip(logs, whole[1], strict=True):
         assert ours == pytest.approx(theirs, rel=ROUNDING)
     assert int(trainer.optimizer.iterations) == len(BATCHES)
-
-
-@pytest.mark.slow
-def test_a_last_batch_may_be_cut_into_uneven_pieces():
-    batch = pretraining_batch(7, rows=7)
-    rows = tf.data.Dataset.from_tensor_slices(batch)
-    trainers = [pretraining(gradient_accumulation_steps=pieces) for pieces in (1, 2)]
-    for trainer in trainers:
-        fit(trainer, rows.batch(5))  # 5 and 2 rows, a number not known when the step is traced
-    assert_close(*trainers, atol=CLOSE)
-
-
-def test_pieces_that_rows_do_not_divide_into():
     trainer = pretraining(gradient_accumulation_steps=3)
-    with pytest.raises(
-        InputError, match="a batch of 8 per device does not divide into 3 micro-batches"
-    ):
-        fit(trainer, BATCHES[:1])
+    refused("8 per device does not divide into 3 micro-batches", fit, trainer, BATCHES[:1])
 
 
 @pytest.mark.slow
@@ -125,15 +102,10 @@ def test_rows_of_unknown_number_compile_once_padded():
     del inputs["mask_positions"]
     batches = tf.data.Dataset.from_tensor_slices((inputs, labels["nsp_logits"])).batch(4)
     fixed = share_batches(batches, make_strategy("one"), 4, fixed_rows=True)
+    how = {"loss": cross_entropy, "gradient_accumulation_steps": 2}
+    models = (BertClassifier(config(), num_classes=2, seed=3) for _ in range(2))
     compiled, plain = (
-        Trainer(
-            BertClassifier(config(), num_classes=2, seed=3),
-            adam(),
-            loss=cross_entropy,
-            gradient_accumulation_steps=2,
-            jit_compile=jit_compile,
-        )
-        for jit_compile in (True, False)
+        Trainer(x, adam(), jit_compile=y, **how) for x, y in zip(models, (True, False), strict=True)
     )
     fit(compiled, fixed)
     fit(plain, batches)
@@ -141,14 +113,12 @@ def test_rows_of_unknown_number_compile_once_padded():
 
 
 def test_evaluation_weighs_words_not_batches(whole):
-    """Batches of one size or of others: the same means over the whole set."""
     inputs, labels, weights = pretraining_batch(9)
     rows = tf.data.Dataset.from_tensor_slices((inputs, labels, weights))
     results = [whole[0].evaluate(rows.batch(size)) for size in (8, 3)]
     assert results[0] == pytest.approx(results[1], rel=ROUNDING)
-    assert results[0]["loss"] == pytest.approx(
-        results[0]["mlm_logits_loss"] + results[0]["nsp_logits_loss"], rel=1e-6
-    )
+    both = sum(results[0][f"{name}_loss"] for name in LOSSES)
+    assert results[0]["loss"] == pytest.approx(both, rel=1e-6)
     for name, outputs in whole[0].model.predict(inputs, verbose=0).items():
         hits = np.average(outputs.argmax(-1) == labels[name], weights=weights[name])
         assert results[0][f"{name}_accuracy"] == pytest.approx(hits, rel=ROUNDING)
@@ -164,13 +134,8 @@ def test_evaluation_works_on_micro_batches(whole):
         return cross_entropy(labels, outputs)
 
     model = whole[0].model
-    trainer = Trainer(
-        model,
-        adam(),
-        loss={**LOSSES, "mlm_logits": watched},
-        metrics=METRICS,
-        gradient_accumulation_steps=4,
-    )
+    how = {"metrics": METRICS, "gradient_accumulation_steps": 4}
+    trainer = Trainer(model, adam(), loss={**LOSSES, "mlm_logits": watched}, **how)
     data = dataset(BATCHES[:2])
     ours = trainer.evaluate(data)
     assert set(shapes) == {1}  # half of 8 / 4
@@ -186,7 +151,7 @@ def test_several_steps_tell_of_one_that_is_not_finite():
     assert [x["nonfinite"] for x in fit(small(steps_per_execution=2), batches)] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("break_with", [np.inf, np.nan, -1])
+@for_each("break_with", np.inf, np.nan, -1)
 def test_a_step_that_is_not_finite_is_left_out(break_with):
     trainer = small()
     fit(trainer, [small_batch(0)])
@@ -221,7 +186,7 @@ def test_replicas_drop_different_units(monkeypatch):
     assert sums_of[0] == sums_of[2] != sums_of[1]
 
 
-def test_weights_of_examples():
+def test_weights_and_losses_of_examples():
     """One weight an example, for labels of another rank; metrics leave out weight 0 alone."""
     x = np.zeros((2, 3), "float32")
     y = np.array([[1.0], [3.0]], "float32")
@@ -234,6 +199,10 @@ def test_weights_of_examples():
     (logs,) = fit(trainer, [(x, y, np.array([3.0, 0.0], "float32"))])
     assert logs["mean"] == 1.0
     assert "nonfinite" in logs
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    trainer = Trainer(model, AdamWeightDecay(1e-2), loss=keras.losses.mean_squared_error)
+    with pytest.raises(ValueError, match="give one value per label"):
+        fit(trainer, [(np.zeros((2, 3), "float32"), np.zeros((2, 1), "float32"))])
 
 
 @pytest.mark.slow
@@ -260,13 +229,13 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 
 
 def test_frozen_layers_stay_and_the_others_move():
-    model = BertPreTrainer(config(layers=3), seed=3)
-    model.encoder.freeze_layers(2)
+    model = BertPreTrainer(config(layers=2), seed=3)
+    model.encoder.freeze_layers(1)
     before = {v.path: v.numpy() for v in model.weights}
     trainer = Trainer(model, adam(), loss=LOSSES)
     fit(trainer, BATCHES[:3])
     moved = {v.path for v in model.weights if not np.array_equal(v, before[v.path])}
-    frozen = {path for path in before if path.split("/")[0] in ("embeddings", "layer_0", "layer_1")}
+    frozen = {path for path in before if path.split("/")[0] in ("embeddings", "layer_0")}
     assert moved == before.keys() - frozen
     assert frozen
 
@@ -278,34 +247,21 @@ def test_what_the_loss_does_not_depend_on_stays():
     kernel = model.next_sentence.weights[0]
     before = kernel.numpy()
     for pieces in (1, 2):
-        trainer = Trainer(
-            model, adam(), loss={"mlm_logits": cross_entropy}, gradient_accumulation_steps=pieces
-        )
+        how = {"loss": {"mlm_logits": cross_entropy}, "gradient_accumulation_steps": pieces}
+        trainer = Trainer(model, adam(), **how)
         logs = fit(trainer, BATCHES[:2])
         np.testing.assert_array_equal(kernel, before)
         assert logs[-1]["loss"] == logs[-1]["mlm_logits_loss"]
 
 
-@pytest.mark.parametrize(
-    ("layer", "cause"),
-    [
-        (keras.layers.Dense(1, kernel_regularizer="l2"), "losses of layers"),
-        (keras.layers.ActivityRegularization(l2=0.1), "losses of layers"),
-        (keras.layers.BatchNormalization(name="norm"), "norm/moving_mean"),
-    ],
+@for_each(
+    "layer cause pieces",
+    (keras.layers.Dense(1, kernel_regularizer="l2"), "losses of layers", 1),
+    (keras.layers.ActivityRegularization(l2=0.1), "losses of layers", 2),
+    (keras.layers.BatchNormalization(name="norm"), "norm/moving_mean", 1),
 )
-@pytest.mark.parametrize("pieces", [1, 2])
 def test_layers_whose_losses_or_updates_would_be_dropped_are_refused(layer, cause, pieces):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1), layer])
-    trainer = Trainer(
-        model, AdamWeightDecay(), loss=breaking_loss, gradient_accumulation_steps=pieces
-    )
+    own = Trainer(model, AdamWeightDecay(), loss=breaking_loss, gradient_accumulation_steps=pieces)
     with pytest.raises(ValueError, match=cause):
-        fit(trainer, [small_batch(0)])
-
-
-def test_losses_give_a_value_per_label():
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    trainer = Trainer(model, AdamWeightDecay(1e-2), loss=keras.losses.mean_squared_error)
-    with pytest.raises(ValueError, match="give one value per label"):
-        fit(trainer, [(np.zeros((2, 3), "float32"), np.zeros((2, 1), "float32"))])
+        fit(own, [small_batch(0)])

@@ -6,10 +6,9 @@ What training on them gives is in tests/runs/test_workers.py.
 import fcntl
 import json
 
-import pytest
+from cases import for_each, refused, slow
 from cluster import code_workers
 
-from bert_tf.errors import InputError
 from bert_tf.training.strategy import make_strategy
 
 _LEAVING = """
@@ -33,9 +32,10 @@ except InputError:
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "code"), [("done", 0), ("different steps", 2), ("directory held", 2)]
-)
+HELD = slow("directory held", 2)
+
+
+@for_each("how code", ("done", 0), ("different steps", 2), HELD)
 def test_no_worker_leaves_before_the_other_has_its_answer(how, code, tmp_path):
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -48,22 +48,17 @@ def test_no_worker_leaves_before_the_other_has_its_answer(how, code, tmp_path):
 WORKERS = {"worker": ["a:1", "b:2"]}
 
 
-@pytest.mark.parametrize(
-    ("config", "cause"),
-    [
-        (None, "needs the environment variable TF_CONFIG"),
-        ("{", "TF_CONFIG cannot be used"),
-        ("[]", "TF_CONFIG cannot be used"),
-        ({"cluster": WORKERS}, "it has no 'task'"),
-        ({"cluster": WORKERS, "task": {"type": "chief", "index": 0}}, "it has no 'chief'"),
-        ({"cluster": WORKERS, "task": {"type": "worker", "index": 2}}, "worker 2, of 2 in the"),
-        ({"cluster": WORKERS, "task": {"type": "worker", "index": "0"}}, "worker '0', of 2"),
-        ({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}, "not host:port"),
-        (
-            {"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}},
-            "has workers and at most a chief",
-        ),
-    ],
+@for_each(
+    "config cause",
+    (None, "needs the environment variable TF_CONFIG"),
+    ("{", "TF_CONFIG cannot be used"),
+    ("[]", "TF_CONFIG cannot be used"),
+    ({"cluster": WORKERS}, "it has no 'task'"),
+    ({"cluster": WORKERS, "task": {"type": "chief", "index": 0}}, "it has no 'chief'"),
+    ({"cluster": WORKERS, "task": {"type": "worker", "index": 2}}, "worker 2, of 2 in the"),
+    ({"cluster": WORKERS, "task": {"type": "worker", "index": "0"}}, "worker '0', of 2"),
+    ({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}, "not host:port"),
+    ({"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}, "has workers and at most"),
 )
 def test_a_cluster_that_cannot_be(monkeypatch, config, cause):
     if config is None:
@@ -71,6 +66,5 @@ def test_a_cluster_that_cannot_be(monkeypatch, config, cause):
     else:
         text = config if isinstance(config, str) else json.dumps(config)
         monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(InputError, match=cause) as error:
-        make_strategy("multi_worker")
-    assert '"index": 0' in str(error.value)  # an example of one that can
+    line = refused(cause, make_strategy, "multi_worker")
+    assert '"index": 0' in line  # an example of one that can

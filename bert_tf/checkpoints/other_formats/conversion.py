@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints import sentence_files
@@ -34,7 +35,7 @@ _READ = {
     "tf_hub": model_garden.read_tf_hub,
 }
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub}
-_OURS = (  # every file that a conversion writes
+FILES = (  # every file that a conversion writes
     *(CONFIG, "model*.safetensors", "model.safetensors.index.json"),
     *(VOCABULARY, TOKENIZER_CONFIG, TASK_FILE),
     *("bert_config.json", "bert_model.ckpt.*"),
@@ -66,7 +67,8 @@ def read_model(source: StrPath, do_lower_case: bool | None = None) -> tuple[Loca
     if model.tokenizer is None:
         model.notes.append("There is no vocabulary: put the model's vocab.txt beside it.")
         return location, model
-    pieces, rows = model.tokenizer.vocabulary_size, model.config.vocab_size
+    pieces = model.tokenizer.vocabulary_size
+    rows = model.config.vocab_size
     check_vocabulary(pieces, model.config, location.folder)
     if pieces < rows:
         model.notes.append(
@@ -103,43 +105,60 @@ def convert(
     """
     is_directory = to == "hugging_face"
     if to not in ("hugging_face", *_WRITE):
-        raise InputError(f"{to} is only read: give one of hugging_face, {', '.join(_WRITE)}.")
+        raise InputError(
+            f"{to} can be read, not written: give one of hugging_face, {', '.join(_WRITE)}."
+        )
     if not is_directory and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
-    target = check_output_folder(output, [locate(source).folder], ours=_OURS, overwrite=overwrite)
+    target = check_output_folder(output, [locate(source).folder], ours=FILES, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
     if layers is not None:
         model.keep_layers(layers)
     if not is_directory and (direction := model.config.attention_direction) != "both":
         raise InputError(
-            f"{location.folder} sees one side of the text (attention_direction {direction}), and "
-            f"{to} holds models that see both: convert one of these, or leave --to out."
+            f"{location.folder} is a one-sided model (attention_direction {direction}), which {to} "
+            "cannot represent: remove --to, or convert a BERT."
         )
     if not is_directory and model.config.is_distilbert:
-        raise InputError(f"{location.folder} is a DistilBERT, and {to} holds BERTs: leave --to out")
-    task = location.folder / TASK_FILE  # a preset has another file of this name
-    settings = read_json(task) if location.format == "hugging_face" and task.is_file() else {}
-    vectors = read_sentence_files(location.folder)
+        raise InputError(
+            f"{location.folder} is a DistilBERT, which {to} cannot represent: remove --to"
+        )
     with replace_directory(target) as folder:
         if is_directory:
-            write_hugging_face(model, folder, dtype, shard_bytes)
-            if settings:
-                shutil.copyfile(task, folder / TASK_FILE)
-            copy_sentence_files(location.folder, folder, model.config)
+            write_directory(location, model, folder, dtype, shard_bytes)
         else:
             _WRITE[to](model, folder)
-            _note_what_is_lost(model, to, settings, vectors)
+            _note_what_is_lost(location, model, to)
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         # Files may have come meanwhile.
-        check_output_folder(target, ours=_OURS, overwrite=overwrite)
+        check_output_folder(target, ours=FILES, overwrite=overwrite)
     return Conversion(location, model, files)
 
 
-def _note_what_is_lost(
-    model: StoredModel, to: Format, settings: dict[str, Any], vectors: dict[str, Any]
+def write_directory(
+    location: Location,
+    model: StoredModel,
+    folder: Path,
+    dtype: str = "float32",
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
+    """Writes a model read from `location` as a model directory, with the task's settings there."""
+    write_hugging_face(model, folder, dtype, shard_bytes)
+    if _task_settings(location):
+        shutil.copyfile(location.folder / TASK_FILE, folder / TASK_FILE)
+    copy_sentence_files(location.folder, folder, model.config)
+
+
+def _task_settings(location: Location) -> dict[str, Any]:
+    path = location.folder / TASK_FILE  # a preset has another file of this name
+    return read_json(path) if location.format == "hugging_face" and path.is_file() else {}
+
+
+def _note_what_is_lost(location: Location, model: StoredModel, to: Format) -> None:
     """Notes what other libraries' formats have no place for."""
     title = TITLES[to]
+    settings = _task_settings(location)
+    vectors = read_sentence_files(location.folder)
     if model.tokenizer is not None and model.tokenizer.added_tokens:
         names = ", ".join(token.content for token in model.tokenizer.added_tokens)
         model.notes.append(f"{title} does not match added tokens in texts: {names}.")
@@ -168,7 +187,7 @@ def _read_tokenizer(
         notes.append(f"{VOCABULARY} is made from {TOKENIZER_JSON}.")
     if do_lower_case is None and files.casing == "":
         raise InputError(
-            f"{folder / VOCABULARY}: nothing shows whether its model is uncased: give "
+            f"{folder / VOCABULARY}: no file says whether the model is uncased: give convert "
             "--do_lower_case true if its training text was lower-cased, else --do_lower_case false."
         )
     if do_lower_case is None and files.casing:

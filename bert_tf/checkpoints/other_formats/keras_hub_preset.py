@@ -104,7 +104,9 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
             backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
     except (ValueError, OSError, LookupError, TypeError) as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"{folder} is no whole KerasHub preset ({why}): copy it again.") from None
+        raise InputError(
+            f"{folder} is not a complete KerasHub preset ({why}): copy it again."
+        ) from None
 
     values: dict[str, Any] = {ours: getattr(backbone, theirs) for ours, theirs in _CONFIG.items()}
     values |= {"hidden_act": "gelu_new", "attention_probs_dropout_prob": backbone.dropout}
@@ -125,7 +127,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id
     config = BertConfig(**values)
-    shapes, tensors = weight_names.tensor_shapes(config), {}
+    shapes = weight_names.tensor_shapes(config)
+    tensors = {}
     for name, variable in _variables(backbone, task).items():
         value = keras.ops.convert_to_numpy(variable).astype(np.float32)
         shape = shapes.get(name) or value.shape[::-1]
@@ -184,7 +187,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
     config = model.config
     if config.hidden_act not in ("gelu", *TANH_GELU):
         raise InputError(
-            f"KerasHub's BertBackbone computes GELU alone, not {config.hidden_act!r}: the model "
+            f"KerasHub's BertBackbone supports GELU only, not {config.hidden_act!r}: the model "
             "cannot be written as a preset."
         )
     if not model.has("pooler."):
@@ -203,21 +206,13 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
     keras_hub = _keras_hub()
     sizes = {theirs: getattr(config, ours) for ours, theirs in _CONFIG.items()}
     backbone = keras_hub.models.BertBackbone(**sizes, dtype="float32")
-    task = tokenizer = None
-    if model.tokenizer is not None:
-        switches = model.tokenizer.settings
-        lower, strip = switches["do_lower_case"], switches["strip_accents"]
-        tokenizer = keras_hub.models.BertTokenizer(
-            vocabulary=model.tokenizer.vocabulary,
-            lowercase=lower,
-            strip_accents=lower if strip is None else strip,
-            split_on_cjk=switches["tokenize_chinese_chars"],
-            special_tokens_in_strings=switches["special_tokens_in_text"],
-        )
+    tokenizer = None if model.tokenizer is None else _new_tokenizer(keras_hub, model.tokenizer)
+    task = None
     head = kind = ""
     options: dict[str, Any] = {}
     if model.problem_type is not None:
-        head, kind = "classifier.", "BertTextClassifier"
+        head = "classifier."
+        kind = "BertTextClassifier"
         options = {"num_classes": model.classes, "dropout": config.head_dropout}
         if model.problem_type == MULTI_LABEL:
             options["activation"] = "sigmoid"
@@ -225,7 +220,8 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         if model.labels is not None:
             model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(model.labels)}.")
     elif model.has("cls.predictions."):
-        head, kind = "cls.predictions.", "BertMaskedLM"
+        head = "cls.predictions."
+        kind = "BertMaskedLM"
         model.notes.append(_HEADS_DIFFER)
     if kind:
         pack = getattr(keras_hub.models, f"{kind}Preprocessor")
@@ -239,3 +235,17 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
     for part in (backbone, tokenizer) if task is None else (task,):
         if part is not None:
             part.save_to_preset(str(folder))
+
+
+def _new_tokenizer(keras_hub: Any, tokenizer: Any) -> Any:
+    """KerasHub's tokenizer with the vocabulary and the settings of ours."""
+    switches = tokenizer.settings
+    lower = switches["do_lower_case"]
+    strip = switches["strip_accents"]
+    return keras_hub.models.BertTokenizer(
+        vocabulary=tokenizer.vocabulary,
+        lowercase=lower,
+        strip_accents=lower if strip is None else strip,
+        split_on_cjk=switches["tokenize_chinese_chars"],
+        special_tokens_in_strings=switches["special_tokens_in_text"],
+    )

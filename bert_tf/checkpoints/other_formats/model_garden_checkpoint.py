@@ -28,8 +28,10 @@ _POST_LAYER_NORM = (
 )
 _TRAINING_STATE = re.compile(r"(^|[/.])_?(OPTIMIZER_SLOT|optimizer|save_counter|global_step)\b")
 ASSETS = "assets"  # folder of a SavedModel, which holds the vocabulary
-_TABLE, _BLOCKS = "word_embeddings/embeddings", "transformer/layer_"
-_MASKED_WORDS, _NEXT_SENTENCE = "cls/predictions/", "next_sentence/"
+_TABLE = "word_embeddings/embeddings"
+_BLOCKS = "transformer/layer_"
+_MASKED_WORDS = "cls/predictions/"
+_NEXT_SENTENCE = "next_sentence/"
 # Variables of versions 1 and 2 of TF Hub's models -> since version 3.
 _OLDER_NAMES = {
     r"\bembedding_postprocessor/layer_norm/": "embeddings/layer_norm/",
@@ -82,8 +84,8 @@ class _Variables:
         config = tensorflow_checkpoint.config_path(folder)
         if config is None:
             raise InputError(
-                f"{folder} lacks {CONFIG}, which says the number of heads: put that of the model "
-                "there, as its save_pretrained writes."
+                f"{folder} lacks {CONFIG}, which has the number of attention heads: copy the file "
+                "that the model's save_pretrained wrote."
             )
         tensors = (
             (f"{name}{TENSORFLOW_SUFFIX}", self._checkpoint.read(key))
@@ -179,7 +181,9 @@ def _config(folder: Path, variables: _Variables, blocks: int, notes: list[str]) 
     path = tensorflow_checkpoint.config_path(folder)
     experiment = folder / "params.yaml"  # the settings of Model Garden's trainer
     if experiment.is_file() and re.search(r"\bnorm_first:\s*true", experiment.read_text("utf-8")):
-        raise InputError(f"{experiment} says norm_first, which is not BERT's: give another model.")
+        raise InputError(
+            f"{experiment} sets norm_first, which BERT does not have: give another model."
+        )
     if path is not None:
         config = BertConfig.from_json(path)
         if variables.heads != {config.num_attention_heads}:

@@ -110,8 +110,8 @@ def read_tf1(prefix: Path) -> StoredModel:
     path = config_path(prefix.parent)
     if path is None:
         raise InputError(
-            f"{prefix.parent} lacks {CHECKPOINT_CONFIGS[0]}, which says the number of heads: "
-            "put the model's own there."
+            f"{prefix.parent} lacks {CHECKPOINT_CONFIGS[0]}, which has the number of attention "
+            "heads: copy the model's own file there."
         )
     config = BertConfig.from_json(path)
     checkpoint = Checkpoint(prefix)
@@ -135,8 +135,8 @@ def write_tf1(model: StoredModel, folder: Path) -> None:
     config = model.config
     if config.hidden_act not in _ACTIVATIONS:
         raise InputError(
-            f"The original knows no activation {config.hidden_act!r}: only models with "
-            f"{', '.join(sorted(_ACTIVATIONS))} can be written for it."
+            f"The original BERT does not support the activation {config.hidden_act!r}: give a "
+            f"model with one of {', '.join(sorted(_ACTIVATIONS))}."
         )
     model.note_differences("The original")
     values = {name: getattr(config, name) for name in _CONFIG}

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from bert_tf.networks.tensorflow.graphs import in_few_passes
-from bert_tf.networks.tensorflow.inference import side_by_side
+from bert_tf.networks.tensorflow.kernels import side_by_side
 
 
 class _CastWeight(NamedTuple):
@@ -91,7 +91,8 @@ class CastWeights:
                 add(variable, gradient)
         for variable, halves in zip(variables, of_variables, strict=True):
             if looked_up := rows.get(id(variable)):
-                values, positions = tf.concat(looked_up[::2], 0), tf.concat(looked_up[1::2], 0)
+                values = tf.concat(looked_up[::2], 0)
+                positions = tf.concat(looked_up[1::2], 0)
                 add(variable, tf.math.unsorted_segment_sum(values, positions, variable.shape[0]))
             elif isinstance(halves[0], tf.Tensor):
                 add(variable, tf.add_n(halves))

@@ -15,6 +15,8 @@ import tensorflow as tf
 from tensorflow.python.eager.record import stop_recording
 from tensorflow.python.framework.ops import gradient_registry  # it has no public name
 
+from bert_tf.startup import avoid_ynn_fusions
+
 _WORTH_COMPILING = 2**18  # elements of a tensor: compiling takes a tenth of a second a kernel
 _TYPE = "_gradient_op_type"  # the attribute that names the gradient of an operation
 
@@ -51,9 +53,21 @@ def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
 
 
+def compiled_by_xla(function: Callable) -> Callable:
+    """A `tf.function` that XLA compiles, without the fusions that `avoid_ynn_fusions` avoids."""
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        avoid_ynn_fusions()
+        return compiled(*arguments)
+
+    return call
+
+
 def in_few_passes(function: Callable) -> Callable:
     """Compiles a function where that pays: in graphs, whose shapes come again."""
-    compiled = tf.function(function, jit_compile=True, autograph=False)
+    compiled = compiled_by_xla(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -73,14 +87,15 @@ def kept_by_graph(result: Any) -> Any:
     operation = getattr(result[0] if isinstance(result, tuple) else result, "op", None)
     if operation is None:  # eager
         return result
-    name, graph, table = operation.get_attr(_TYPE).decode(), operation.graph, gradient_registry
-    entry = table._registry[name]
+    name = operation.get_attr(_TYPE).decode()
+    graph = operation.graph
+    entry = gradient_registry._registry[name]
     if not hasattr(graph, "own_gradients"):
         graph.own_gradients = {}
     graph.own_gradients[name] = entry["type"]
     reference = weakref.ref(graph)
     entry["type"] = functools.partial(_gradient, reference, name)
-    weakref.finalize(graph, table._registry.pop, name, None).atexit = False
+    weakref.finalize(graph, gradient_registry._registry.pop, name, None).atexit = False
     return result
 
 

@@ -1,9 +1,9 @@
-"""InferenceKernels with the encoder's products in int8: how it is calibrated, and how it computes.
+"""Inference with the encoder's products in int8: how it is calibrated, and how it computes.
 
 A `Recorder` measures the ranges of a product's inputs while the model answers the rows that
-`commands.export_precisions` reads.
+`commands.int8_calibration` reads.
 
-n is a number of tokens, K the width of a product's inputs, M that of its outputs.
+n is a number of tokens, K the width of a product's inputs, M the width of its outputs.
 """
 
 import functools
@@ -121,7 +121,8 @@ def _range(
     recorder: Recorder, layers: Sequence[Any], *, is_smoothed: bool = True, is_divided: bool = False
 ) -> Range:
     kernel = np.concatenate([layer.kernel.numpy() for layer in layers], -1)
-    largest, rows = recorder.largest[layers[0]], np.concatenate(recorder.samples[layers[0]])
+    largest = recorder.largest[layers[0]]
+    rows = np.concatenate(recorder.samples[layers[0]])
     divisors = np.ones(len(largest), np.float32)
     if is_smoothed:
         tiny = 1e-5 * max(float(largest.max()), 1e-30)
@@ -132,13 +133,14 @@ def _range(
     steps, scale = quantize_weights(kernel * divisors[:, np.newaxis])
     step = limit / LARGEST_INPUT
     rounded = np.clip(np.round(rows / divisors / step), -LARGEST_INPUT, LARGEST_INPUT) * step
-    products, exact = rounded @ (steps * (scale / LARGEST_INPUT)), rows @ kernel
+    products = rounded @ (steps * (scale / LARGEST_INPUT))
+    exact = rows @ kernel
     error = float(np.linalg.norm(products - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
     return Range(limit, divisors if is_smoothed else None, is_divided, error)
 
 
 class Int8(CopiedWeights):
-    """InferenceKernels whose products in a plan are int8; the others are float32."""
+    """Inference whose products in a plan are int8; the others are float32."""
 
     def __init__(self, plan: ProductPlan) -> None:
         super().__init__()
@@ -148,7 +150,8 @@ class Int8(CopiedWeights):
     def dense(self, x: tf.Tensor, layer: keras.layers.Dense, following: Any = None) -> tf.Tensor:
         if layer not in self._plan.ranges:
             return super().dense(x, layer)
-        activation, output = _FUSED.get(layer.activation), self._plan.ranges.get(following)
+        activation = _FUSED.get(layer.activation)
+        output = self._plan.ranges.get(following)
         limit = output.limit if activation and output and output.divisors is None else None
         y = self._product(x, [layer], activation=activation, output_limit=limit)
         return y if activation else layer.activation(y)
@@ -235,15 +238,19 @@ def int8_product(
     host = [tf.constant(value, tf.float32) for value in (-limit, limit, -scale, scale)]
     fused = ["BiasAdd"] + ["Add"] * (addend is not None)
     fused += [activation] if activation else []
-    outputs, output_ranges = [tf.float32], []
+    outputs = [tf.float32]
+    output_ranges = []
     if output_limit is None:
         fused.append("Dequantize")
     else:
         fused.append("Requantize")
-        outputs, output_ranges = [tf.qint8], [tf.float32] * 2
+        outputs = [tf.qint8]
+        output_ranges = [tf.float32] * 2
         host += [tf.constant(value, tf.float32) for value in (-output_limit, output_limit)]
     qint8, float32 = (AttrValue(type=t.as_datatype_enum) for t in (tf.qint8, tf.float32))
-    yes, no, scaled = AttrValue(b=True), AttrValue(b=False), AttrValue(s=b"SCALED")
+    yes = AttrValue(b=True)
+    no = AttrValue(b=False)
+    scaled = AttrValue(s=b"SCALED")
     attributes = {
         "Tdevice_inputs": _types([tensor.dtype for tensor in device]),
         "Thost_inputs": _types([tf.float32] * len(host)),

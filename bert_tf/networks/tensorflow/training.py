@@ -1,8 +1,7 @@
 """The kernels of training for TensorFlow on CPUs, with gradients of few passes.
 
-Padding is dropped by `InferenceKernels.find_positions`, except in batches whose shape is known when
-the step is traced, as in pre-training: XLA compiles what lies between their products. Statistics
-are float32.
+Padding is dropped (`TokenPositions`), except in batches whose shape is known when the step is
+traced, as in pre-training: XLA compiles what lies between their products. Statistics are float32.
 """
 
 import copy
@@ -15,31 +14,50 @@ import keras
 import tensorflow as tf
 from keras.layers import Dense, Embedding
 
+from bert_tf.extensions import Architecture
 from bert_tf.networks import activations
-from bert_tf.networks.kernels import Kernels, is_replaced
+from bert_tf.networks.kernels import Kernels, Positions, is_replaced
 from bert_tf.networks.tensorflow import vocabulary_loss
 from bert_tf.networks.tensorflow.graphs import (
+    compiled_by_xla,
     custom_gradient,
     in_few_passes,
     known_shape,
     pays,
     sum_of_rows,
 )
-from bert_tf.networks.tensorflow.inference import InferenceKernels, centre, side_by_side, softmax
+from bert_tf.networks.tensorflow.kernels import TensorFlowKernels, centre, side_by_side, softmax
+from bert_tf.networks.tensorflow.positions import TokenPositions
 from bert_tf.processor import processor_flags
 
 _BITS = 16  # of a random number: dropout draws one for each element
 
 
-class TrainingKernels(InferenceKernels):
+class TrainingKernels(TensorFlowKernels):
     """Kernels with custom gradients."""
 
     _weights: Callable[..., tf.Tensor] = staticmethod(side_by_side)
+
+    def __init__(self) -> None:
+        super().__init__(training=True)
 
     def reading(self, weights: Callable[..., tf.Tensor]) -> Self:
         changed = copy.copy(self)
         changed._weights = weights
         return changed
+
+    def find_positions(
+        self, padding_mask: tf.Tensor, architecture: Architecture, padding: str
+    ) -> Positions:
+        # Known shapes keep padding, so that XLA can compile.
+        is_static = padding_mask.shape.is_fully_defined()
+        if padding_mask.shape.rank != 2 or padding != "zeros" or is_static:
+            return super().find_positions(padding_mask, architecture, padding)
+        return TokenPositions(padding_mask, architecture, training=True)
+
+    def _looked_up(self, table: Embedding, ids: tf.Tensor) -> tf.Tensor:
+        # Rows taken from the variable itself would have all later reads copy it.
+        return tf.gather(tf.convert_to_tensor(table.embeddings.value), ids)
 
     def fork(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return fork(x)
@@ -71,7 +89,7 @@ class TrainingKernels(InferenceKernels):
         self, x: Any, y: Any, norm: Any, dense: Dense | None = None, dropout: Any = None
     ) -> tf.Tensor:
         if norm.compute_dtype == "float64":
-            return Kernels.add_and_normalize(self, x, y, norm, dense, dropout)
+            return super().add_and_normalize(x, y, norm, dense, dropout)
         y = y if dense is None else self.dense(y, dense)
         drawn = _drawn(dropout, known_shape(y)) if dropout else None
         gamma, beta = self.affine(norm)
@@ -129,7 +147,7 @@ def _hashed(keys: tf.Tensor, number: Any) -> tf.Tensor:
     return mixed(mixed(x, 15) * tf.constant(0x846CA68B, tf.uint32), 16)
 
 
-_hashed_in_one_pass = tf.function(_hashed, jit_compile=True, autograph=False)
+_hashed_in_one_pass = compiled_by_xla(_hashed)
 
 
 def keeps(dropout: Dropout | None, dtype: Any) -> Any:
@@ -158,7 +176,8 @@ def _dropped(x: tf.Tensor, dropout: Dropout) -> tf.Tensor:
     return x * (keeps(dropout, x.dtype) * tf.constant(scale_of(dropout), x.dtype))
 
 
-_sum, _product = in_few_passes(tf.add), in_few_passes(tf.multiply)
+_sum = in_few_passes(tf.add)
+_product = in_few_passes(tf.multiply)
 
 
 @custom_gradient
@@ -181,7 +200,8 @@ def _biased(product: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 def _sum_with_bias(product: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     if _is_kept_apart(product):
-        product, bias = tf.cast(product, tf.float32), tf.cast(bias, tf.float32)
+        product = tf.cast(product, tf.float32)
+        bias = tf.cast(bias, tf.float32)
     return tf.nn.bias_add(product, bias)
 
 
@@ -302,7 +322,8 @@ def _normalized(
     dtype: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The result, the vectors of mean 0 and variance 1, and their inverse deviations [n, 1]."""
-    x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
+    x = tf.cast(x, tf.float32)
+    y = tf.cast(y, tf.float32)
     if dropout is not None:
         y *= keeps(dropout, tf.float32) * scale_of(dropout)
     centred, inverse = centre(x + y, epsilon)
@@ -320,7 +341,8 @@ def _normalized_gradient(
     x_dtype: Any,
     y_dtype: Any,
 ) -> tuple[tf.Tensor, ...]:
-    upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
+    upstream = tf.cast(upstream, tf.float32)
+    standard = tf.cast(standard, tf.float32)
     product = upstream * standard
     mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)
     slope = tf.reduce_mean(product * gamma, -1, keepdims=True)

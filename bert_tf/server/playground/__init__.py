@@ -37,7 +37,8 @@ def routes(models: Models) -> list[Route]:
         return JSONResponse(answer, headers=HEADERS)
 
     def file_route(file: Traversable) -> Route:
-        content, media_type = file.read_bytes(), _TYPES[file.name.rpartition(".")[2]]
+        content = file.read_bytes()
+        media_type = _TYPES[file.name.rpartition(".")[2]]
 
         async def answer(request: Request) -> Response:
             return Response(content, headers=HEADERS, media_type=media_type)

@@ -33,9 +33,9 @@ def best_answers(
     """The best answers to B questions, from logits [W, T, 2] of their windows: docs/signatures.md.
 
     With `unanswerable`, "no answer" is a candidate, too: an empty string, with the logits of [CLS]
-    in the window where their sum is lowest. A question gets an answer if its null odds, the score
-    of "no answer" minus that of the best answer, are at most `threshold`. Contexts are string [B],
-    and an answer has at most `longest` pieces.
+    in the window where their sum is lowest. A question gets an answer if its null odds are at most
+    `threshold`: the score of "no answer" minus the best answer's. Contexts are string [B], and an
+    answer has at most `longest` pieces.
     """
     batch = tf.size(contexts, tf.int64)
     logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))
@@ -162,7 +162,8 @@ def _candidates(logits: tf.Tensor, windows: QuestionWindows, longest: int) -> Co
     is_span = may_start[:, :, tf.newaxis] & may_end[:, tf.newaxis, :]
     pairs = tf.where(is_span & (size >= 1) & (size <= longest))  # (M, 3)
     window = pairs[:, 0]
-    of_start, of_end = tf.stack([window, pairs[:, 1]], 1), tf.stack([window, pairs[:, 2]], 1)
+    of_start = tf.stack([window, pairs[:, 1]], 1)
+    of_end = tf.stack([window, pairs[:, 2]], 1)
     first = tf.stack([window, tf.cast(tf.gather_nd(start, of_start), tf.int64)], 1)
     last = tf.stack([window, tf.cast(tf.gather_nd(end, of_end), tf.int64)], 1)
     return {

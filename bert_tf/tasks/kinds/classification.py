@@ -8,12 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import InputError
+from bert_tf.pipelines.examples.bad_rows import refuse
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.kinds.rows import with_rerank
-from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
+from bert_tf.tasks.labels import label_numbers
+from bert_tf.tasks.readers import ClassReader
+from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, Signature, Tensors, for_tf_examples
 from bert_tf.tasks.task import Task
 
 _AT_ONCE = 1 << 20  # probabilities put in order
@@ -22,11 +24,11 @@ _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 def with_classify(signatures: dict[str, Signature]) -> dict[str, Signature]:
     outputs = {"classes": "labels", "scores": "probabilities"}
-    return {**signatures, "classify": of_examples(signatures[DEFAULT], CLASSIFY, outputs)}
+    return {**signatures, "classify": for_tf_examples(signatures[DEFAULT], CLASSIFY, outputs)}
 
 
 @dataclass(frozen=True)
-class Classification(LongTextKind):
+class Classification(ClassReader, LongTextKind):
     """One label for each example."""
 
     model_class = "BertClassifier"
@@ -35,25 +37,11 @@ class Classification(LongTextKind):
         signatures = with_classify(super().signatures(task))
         return with_rerank(signatures, task, lambda logits: tf.nn.softmax(logits)[:, -1])
 
-    def label_names(self, task: Task, examples: Examples) -> list[str]:
-        labels = list(task.labels) or sorted(set(examples.columns["label"]))
-        if len(labels) < 2:
-            raise InputError(
-                f"{examples.path} has one label only, {labels[0]!r}: give examples of two or more"
-            )
-        return labels
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Class ids, int32 [E]."""
-        number_of = {label: number for number, label in enumerate(labels)}
-        numbers = [number_of.get(label) for label in examples.columns["label"]]
-        if None in numbers:
-            index = numbers.index(None)
-            raise InputError(
-                f"{examples.location(index)}: the label {examples.columns['label'][index]!r} is "
-                f"not one of the model's ({', '.join(labels)}); correct or remove the line"
-            )
-        return np.array(numbers, np.int32)
+        refuse([*self.label_faults(examples, labels).values()])
+        number_of = label_numbers(labels)
+        return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)
@@ -63,7 +51,7 @@ class Classification(LongTextKind):
         return {**best, "labels": names, "probabilities": ordered}
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
-        return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
+        return np.log(np.maximum(probabilities_in_order(answers, labels), _SMALLEST))
 
     def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
         labels = answered.task.ordered(answered.labels)
@@ -72,7 +60,7 @@ class Classification(LongTextKind):
         return self.targets(answered.examples, labels), predicted
 
 
-def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
+def probabilities_in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     """Probabilities, float32 [E, C], in the order of `labels`."""
     number_of = {label.encode(): number for number, label in enumerate(labels)}
     ordered = np.empty_like(answers["probabilities"])

@@ -1,7 +1,5 @@
 """Kinds of tasks: which examples they refuse; how others become inputs, losses, answers, scores."""
 
-import contextlib
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.networks.tensorflow.losses import CLASSES
+from bert_tf.networks.tensorflow.losses import CLASSES, Values
 from bert_tf.options import CheckedOptions
-from bert_tf.pipelines.examples.table import Examples, MissingColumnError, Table
+from bert_tf.pipelines.examples.bad_rows import refuse
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.rows import checked_rows, count_pieces, text_pieces
+from bert_tf.tasks.readers import NumberReader, Reader, number_in
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
@@ -25,24 +25,6 @@ Answers = dict[str, np.ndarray]
 _LARGEST = 1e9  # number in a task.json
 _IDS = tf.TensorSpec([None, None], tf.int32)
 TOKENS = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), _IDS)
-# Former members of kinds -> what is used instead.
-_FORMER = {
-    **dict.fromkeys(("loss_function", "metrics", "soft_loss", "compares_rows"), "losses"),
-    **dict.fromkeys(("batches_of_like_length", "needs_labels", "has_probabilities"), "losses"),
-    "token_answers": "answers",
-    "token_inputs": "signatures",
-    "split_keys": "bert_tf.tasks.splits.split_keys.register",
-    "doubts": "bert_tf.tasks.remarks.doubts.register",
-    "score_remarks": "bert_tf.tasks.remarks.score_remarks.register",
-    "remarks": "bert_tf.tasks.remarks.score_remarks.register",
-    "truncation": "bert_tf.tasks.remarks.truncation.register",
-    "report": "bert_tf.tasks.reports.report.report.register",
-    "predicted": "bert_tf.tasks.predictions.predicted.register",
-    "write_predictions": "bert_tf.tasks.predictions.write_predictions.register",
-    "submitted": "bert_tf.tasks.predictions.submitted.register",
-    "in_ensemble": "bert_tf.tasks.ensembles.joint_kind.register",
-    "averaged": "bert_tf.tasks.ensembles.averaged.register",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +37,7 @@ class Answered:
     labels: Sequence[str] = ()  # in the order of the outputs; none if a SavedModel tells none
 
 
-class Kind(ABC):
+class Kind(Reader, ABC):
     """How models of a kind read, learn and answer; immutable, its fields are its settings."""
 
     # Options of the commands that set attributes of the same names; their defaults are None.
@@ -67,21 +49,8 @@ class Kind(ABC):
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     losses: Any = CLASSES  # `Losses`; a property where settings choose them
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        for name in vars(cls).keys() & _FORMER.keys():
-            raise InputError(
-                f"{cls.__name__}.{name} has no effect: use {_FORMER[name]}, as "
-                "docs/adding-a-task.md shows"
-            )
-        if "read" in vars(cls) and "path" in inspect.signature(cls.read).parameters:
-            raise InputError(
-                f"{cls.__name__}.read(layout, path) is no longer called so: take (table, columns), "
-                "as docs/adding-a-task.md shows"
-            )
-
     def settings(self) -> dict[str, Any]:
-        """The settings that task.json keeps: those of the kind's `options`, and tuned ones."""
+        """The settings that task.json keeps: the kind's `options` and tuned values."""
         names = [field.name for field in fields(self.options)]
         return {name: getattr(self, name) for name in (*names, *self.tuned_settings)}
 
@@ -93,24 +62,6 @@ class Kind(ABC):
             if not _is_alike(changed[name], getattr(self, name)):
                 raise InputError(f"{name} is {changed[name]!r:.40}: restore the model's task.json")
         return replace(self, **changed) if changed else self  # type: ignore[type-var]
-
-    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
-        """Reads examples from columns, role -> name; unlabelled ones if there is no "label".
-
-        Raises InputError, which names the row, if a cell cannot be used.
-        """
-        examples = table.examples(columns)
-        for index, label in enumerate(examples.columns.get("label", ())):
-            if not label.strip():
-                raise MissingColumnError(
-                    f"{examples.location(index)}: the label is blank; give the example a label or "
-                    "remove the line"
-                )
-        return examples
-
-    def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The labels of a new model: the task's, or those of the training examples, sorted."""
-        return []
 
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -154,8 +105,13 @@ class Kind(ABC):
 
     def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
         """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
-        inputs = checked_rows(tensors, answerer.model)
-        return self.answers(map_rows(answerer.predict, inputs), answerer.labels)
+        return self.row_answers(checked_rows(tensors, answerer.model), answerer)
+
+    def row_answers(
+        self, rows: Tensors, answerer: AnswererProtocol, apply: Any = map_rows
+    ) -> Tensors:
+        """Answers to rows of tokens; `apply` calls the model on them, a few at a time or all."""
+        return self.answers(apply(answerer.predict, rows), answerer.labels)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """Answers to rows of tokens from the model's outputs; runs in graph."""
@@ -175,7 +131,7 @@ class Kind(ABC):
 
 
 class RowKind(Kind):
-    """A kind whose model reads an example as one row, and whose scores are those of the task."""
+    """A kind whose model reads an example as one row. The task names its scores."""
 
     def pieces(self, strings: Tensors, tokenizer: Any) -> list[tf.RaggedTensor]:
         """Word pieces of each segment of the rows of a batch; runs in graph."""
@@ -187,9 +143,9 @@ class RowKind(Kind):
     def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         segments = self.pieces(strings, answerer.tokenizer)
         pack = Packer(answerer.tokenizer, answerer.max_length)
-        outputs = map_rows(answerer.predict, pack(*segments))
+        answers = self.row_answers(pack(*segments), answerer)
         truncated = pack.truncated(*(ids.row_lengths() for ids in segments))
-        return {**self.answers(outputs, answerer.labels), "truncated": truncated}
+        return {**answers, "truncated": truncated}
 
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
@@ -203,6 +159,11 @@ class RowKind(Kind):
         functions = answered.task.score_functions(answered.labels)
         values = self.compared(answered)
         return {function.__name__: function(*values) for function in functions}
+
+    def mean_loss(self, answered: Answered, loss: Values) -> float:
+        """The mean loss of the answers to labelled examples."""
+        outputs = self.to_outputs(answered.answers, answered.labels)
+        return float(np.mean(loss(self.targets(answered.examples, answered.labels), outputs)))
 
     @abstractmethod
     def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
@@ -219,15 +180,7 @@ def _is_alike(value: Any, default: Any) -> bool:
     return all(type(x) in (int, float) and -_LARGEST <= x <= _LARGEST for x in numbers)
 
 
-def numbers(examples: Examples, what: str, cure: str) -> np.ndarray:
-    """The labels as numbers, float32 [E]; InputError names the line of one that is none."""
-    values = np.full(len(examples), np.nan, np.float32)
-    for index, text in enumerate(examples.columns["label"]):
-        with contextlib.suppress(ValueError):
-            values[index] = float("" if "_" in text else text)  # Python reads 1_000, too
-        if not np.isfinite(values[index]):
-            raise InputError(
-                f"{examples.location(index)}: the {what} {text!r} is not a number; correct the "
-                f"line, or {cure}"
-            )
-    return values
+def numbers(examples: Examples, reader: type[NumberReader]) -> np.ndarray:
+    """The labels as numbers, float32 [E]; InputError names the lines of those that are none."""
+    refuse([*reader().label_faults(examples, ()).values()])
+    return np.array([number_in(text) for text in examples.columns["label"]], np.float32)

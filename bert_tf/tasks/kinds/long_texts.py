@@ -58,11 +58,11 @@ class WindowedKind(Kind):
         lengths = tf.cast(ids.row_lengths(), tf.int64)
         spans = windows(lengths, max_length - 2, self.stride(max_length))
         pieces = tf.gather(ids.flat_values, tf.ragged.range(spans.starts, spans.ends))
-        return Packer(tokenizer, max_length)(pieces), spans.text, spans.counts
+        return Packer(tokenizer, max_length)(pieces), spans.text_index, spans.counts
 
-    def pooled(self, outputs: tf.Tensor, text: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Outputs of texts [B, ...] from those of their windows [R, ...]."""
-        return _POOL[self.window_pooling or "mean"][0](outputs, text, tf.size(counts))
+    def pooled(self, outputs: tf.Tensor, text_index: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Pools the outputs of windows [R, ...] to outputs of their texts [B, ...]."""
+        return _POOL[self.window_pooling or "mean"][0](outputs, text_index, tf.size(counts))
 
     def padded_windows(self, ids: tf.RaggedTensor, tokenizer: Any, max_length: int) -> Tensors:
         """Rows [B, N, T], without a token where a text has fewer than N windows."""
@@ -75,7 +75,7 @@ class WindowedKind(Kind):
         if not self.reads_windows:
             return model
         pool = _POOL[self.window_pooling or "mean"][1]
-        return _OfWindows(model, self.row_outputs(model), pool)
+        return _PooledWindows(model, self.row_outputs(model), pool)
 
     def row_outputs(self, model: Any) -> Callable:
         """The function from rows of windows to the outputs that are pooled."""
@@ -96,19 +96,21 @@ class LongTextKind(WindowedKind, RowKind):
         if self.long_texts is None:
             return super().respond(strings, answerer)
         (ids,) = self.pieces(strings, answerer.tokenizer)
-        rows, text, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
-        outputs = self.pooled(map_rows(answerer.predict, rows), text, counts)
+        rows, text_index, counts = self.windows(ids, answerer.tokenizer, answerer.max_length)
+        outputs = self.pooled(map_rows(answerer.predict, rows), text_index, counts)
         return {
             **self.answers(outputs, answerer.labels),
             "truncated": tf.zeros_like(counts, tf.int32),
         }
 
 
-class _OfWindows:
+class _PooledWindows:
     """In training, a model of rows as one of texts: [..., N, T] to pooled outputs [..., W]."""
 
     def __init__(self, model: Any, outputs: Callable, pool: Callable) -> None:
-        self._model, self._outputs, self._pool = model, outputs, pool
+        self._model = model
+        self._outputs = outputs
+        self._pool = pool
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -117,9 +119,10 @@ class _OfWindows:
         mask = inputs["padding_mask"]
         is_window = tf.reduce_any(mask != 0, -1)  # (..., N)
         rows = {name: tf.boolean_mask(x, is_window) for name, x in inputs.items()}  # (R, T)
-        text = tf.where(tf.reshape(is_window, [-1, tf.shape(is_window)[-1]]))[:, 0]
-        pooled = self._pool(self._outputs(rows, training=training), text)
+        text_index = tf.where(tf.reshape(is_window, [-1, tf.shape(is_window)[-1]]))[:, 0]
+        pooled = self._pool(self._outputs(rows, training=training), text_index)
         # A text has a window at least, if only an empty one.
-        texts, output_shape = mask.shape[:-2], pooled.shape[1:]
+        texts = mask.shape[:-2]
+        output_shape = pooled.shape[1:]
         pooled = tf.reshape(pooled, tf.concat([tf.shape(mask)[:-2], output_shape], 0))
         return tf.ensure_shape(pooled, [*texts, *output_shape])

@@ -18,7 +18,8 @@ from bert_tf.tasks.task import Task
 from bert_tf.tokenization.windows import WordRows, map_rows, windows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 
-_GUESSES, _MORE_GUESSES = 5, 20
+_GUESSES = 5
+_MORE_GUESSES = 20
 _MASK = "[MASK]"
 
 
@@ -98,25 +99,33 @@ def guessed_pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
 
 def _scores(texts: tf.Tensor, answerer: AnswererProtocol) -> Tensors:
     pieces = answerer.tokenizer.tokenize(texts)  # (B, None)
-    ids, text = pieces.flat_values, pieces.value_rowids()
+    ids = pieces.flat_values
+    text_index = pieces.value_rowids()
 
     def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.gather(logs, ids, batch_dims=1), tf.argmax(logs, -1, output_type=tf.int32)
 
-    rows = _rows(ids, text, tf.size(texts), answerer)
+    rows = _rows(ids, text_index, tf.size(texts), answerer)
     log, guess = _predict(rows.inputs, rows.pieces, predict, answerer, hide=True, ids=ids)
     vocabulary = tf.constant(answerer.tokenizer.vocabulary)
-    names, guesses = tf.gather(vocabulary, ids), tf.gather(vocabulary, guess)
-    lists = {"text": names, "log_probability": log, "guess": guesses}
+    lists = {
+        "text": tf.gather(vocabulary, ids),
+        "log_probability": log,
+        "guess": tf.gather(vocabulary, guess),
+    }
     drawn, corrupted = _draw(texts, pieces, answerer.tokenizer)
-    rows = _rows(corrupted, text, tf.size(texts), answerer)
-    positions, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
+    rows = _rows(corrupted, text_index, tf.size(texts), answerer)
+    positions = tf.gather(rows.pieces, drawn)
+    truth = tf.gather(ids, drawn)
     log, guess = _predict(rows.inputs, positions, predict, answerer, ids=truth)
-    right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
-    answers = padded_lists("pieces", lists, text, tf.size(texts, tf.int64))
-    of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
-    for key, x in of_texts.items():
-        answers[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
+    answers = padded_lists("pieces", lists, text_index, tf.size(texts, tf.int64))
+    drawn_text_index = tf.gather(text_index, drawn)
+    for key, x in {
+        "count": tf.ones_like(drawn),
+        "right": tf.cast(guess == truth, tf.int32),
+        "log_probability": log,
+    }.items():
+        answers[f"drawn_{key}"] = tf.math.unsorted_segment_sum(x, drawn_text_index, tf.size(texts))
     return answers
 
 
@@ -141,15 +150,15 @@ def guess_masked_words(texts: tf.Tensor, number: int, answerer: AnswererProtocol
     tokenizer = answerer.tokenizer
     tokens = tokenizer.tokenize(between.flat_values).with_row_splits_dtype(tf.int64)
     last = tf.expand_dims(between.row_limits() - 1, -1)
-    ones, zeros = tf.ones_like(between.value_rowids()), tf.zeros_like(between.row_limits())
-    after = tf.tensor_scatter_nd_update(ones, last, zeros)  # masks behind each part
+    after = tf.ones_like(between.value_rowids())  # masks behind each part
+    after = tf.tensor_scatter_nd_update(after, last, tf.zeros_like(between.row_limits()))
     masks = tf.fill([tf.reduce_sum(after)], tokenizer.mask_token_id)
     joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
     ids = joined.flat_values
-    text = tf.gather(between.value_rowids(), joined.value_rowids())
-    rows = _rows(ids, text, tf.size(texts), answerer)
+    text_index = tf.gather(between.value_rowids(), joined.value_rowids())
+    rows = _rows(ids, text_index, tf.size(texts), answerer)
     masks_at = tf.where(ids == tokenizer.mask_token_id)[:, 0]
-    of_text = tf.gather(text, masks_at)
+    mask_text_index = tf.gather(text_index, masks_at)
     lists = _best(rows.inputs, tf.gather(rows.pieces, masks_at), number, answerer)
 
     # A [MASK] begins behind the parts and masks before it.
@@ -158,8 +167,8 @@ def guess_masked_words(texts: tf.Tensor, number: int, answerer: AnswererProtocol
     ends = tf.RaggedTensor.from_tensor(ends, between.row_lengths() - 1)
     for name, offsets in {"start": ends - len(_MASK), "end": ends}.items():
         lists[f"{name}_byte"] = offsets.flat_values
-        lists[name] = code_points(texts, of_text, offsets.flat_values)
-    return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
+        lists[name] = code_points(texts, mask_text_index, offsets.flat_values)
+    return padded_lists("masks", lists, mask_text_index, tf.size(texts, tf.int64))
 
 
 def _best(
@@ -175,13 +184,13 @@ def _best(
 
 
 def _rows(
-    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, answerer: AnswererProtocol
+    ids: tf.Tensor, text_index: tf.Tensor, texts: tf.Tensor, answerer: AnswererProtocol
 ) -> WordRows:
-    """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
+    """Windows over P pieces, int32 [P], of the texts at `text_index`, int64 [P]."""
     alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
-    nowhere = tf.zeros_like(text)
+    nowhere = tf.zeros_like(text_index)
     return word_rows(
-        Words(text, alone, nowhere, nowhere), texts, answerer.tokenizer, answerer.max_length
+        Words(text_index, alone, nowhere, nowhere), texts, answerer.tokenizer, answerer.max_length
     )
 
 
@@ -196,8 +205,8 @@ def _predict(
 ) -> Any:
     """Applies `function` to log-probabilities [n, V] and to parts of `more`, [N] each.
 
-    They are those of N tokens, at `positions` (row and column, int64 [N, 2], ascending) of the rows
-    `inputs`, int32 [R, T] each. With `hide` each is masked, in a row of its own.
+    The N tokens stand at `positions` (row and column, int64 [N, 2], ascending) of the rows
+    `inputs`, int32 [R, T] each. With `hide` each token is masked, in a row of its own.
     """
     # One row more: without any position `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
@@ -207,7 +216,7 @@ def _predict(
     counts = tf.math.unsorted_segment_sum(tf.ones_like(positions[:, 0]), positions[:, 0], rows)
     groups = windows(counts, most, most)
     is_group = groups.starts < groups.ends
-    asked = (tf.boolean_mask(x, is_group) for x in (groups.text, groups.starts, groups.ends))
+    asked = (tf.boolean_mask(x, is_group) for x in (groups.text_index, groups.starts, groups.ends))
     row, starts, ends = asked  # (M,)
     together = tf.ragged.range(starts, ends)  # (M, None), of the N positions
 

@@ -13,12 +13,13 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, Answers, numbers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.kinds.rows import with_rerank
-from bert_tf.tasks.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
+from bert_tf.tasks.readers import NumberReader
+from bert_tf.tasks.signatures import DEFAULT, REGRESS, Signature, Tensors, for_tf_examples
 from bert_tf.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Regression(LongTextKind):
+class Regression(NumberReader, LongTextKind):
     """One number for each example."""
 
     lowest: float = -math.inf  # of the numbers in the official file
@@ -29,11 +30,11 @@ class Regression(LongTextKind):
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         signatures = super().signatures(task)
-        signatures["regress"] = of_examples(signatures[DEFAULT], REGRESS, {"outputs": "score"})
+        signatures["regress"] = for_tf_examples(signatures[DEFAULT], REGRESS, {"outputs": "score"})
         return with_rerank(signatures, task, lambda outputs: outputs)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        return numbers(examples, "label", "give --task classification")
+        return numbers(examples, NumberReader)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return {"score": tf.cast(outputs, tf.float32)}

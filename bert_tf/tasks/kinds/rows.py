@@ -34,7 +34,8 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
     sizes = {"token_ids": model.config.vocab_size, "segment_ids": model.config.type_vocab_size}
     if model.config.is_distilbert:
         del sizes["segment_ids"]  # it reads none
-    is_token, checks = checked["padding_mask"] != 0, []
+    is_token = checked["padding_mask"] != 0
+    checks = []
     for name, size in sizes.items():
         ids = tf.boolean_mask(checked[name], is_token)
         wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= size))
@@ -66,7 +67,7 @@ def paired_rows(
 def with_rerank(
     signatures: dict[str, Signature], task: Task, scores: Callable
 ) -> dict[str, Signature]:
-    """Signatures with `rerank` for a task of pairs; `scores` [R] are those of outputs, float32."""
+    """Adds `rerank` for a task of pairs; `scores` turns outputs into scores, float32 [R]."""
     if task.pair is not None:
         respond = functools.partial(_rerank, scores=scores)
         signatures["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, respond)

@@ -8,12 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.networks.tensorflow.losses import Losses, losses_of_vectors
+from bert_tf.networks.tensorflow.embedding_losses import losses_of_vectors
+from bert_tf.networks.tensorflow.losses import Losses
 from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks import encoder_signatures
 from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, numbers
 from bert_tf.tasks.kinds.long_texts import WindowedKind
-from bert_tf.tasks.kinds.rows import alone, checked_rows, count_pieces, in_lists
+from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists
+from bert_tf.tasks.readers import PairReader, ScoreReader
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
@@ -36,8 +38,10 @@ class Embedding(Kind):
     def respond(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         return encoder_signatures.embed(strings, answerer)
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
-        return encoder_signatures.vectors(checked_rows(tensors, answerer.model), answerer.model)
+    def row_answers(
+        self, rows: Tensors, answerer: AnswererProtocol, apply: Any = map_rows
+    ) -> Tensors:
+        return encoder_signatures.vectors(rows, answerer.model, apply)
 
     def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
         return self._refuse() if "label" in columns else super().read(table, columns)
@@ -52,18 +56,16 @@ class Embedding(Kind):
 
 
 @dataclass(frozen=True)
-class SentenceEmbedding(WindowedKind):
+class SentenceEmbedding(PairReader, WindowedKind):
     """A vector for each text, such that texts of like meaning have a high cosine.
 
     Learns from pairs ("infonce": the other texts of a batch are wrong answers), from pairs with
     scores ("cosent", "cosine"), or from texts alone ("simcse": two dropouts of a text are a pair).
     """
 
-    embedding_loss: str = "infonce"
     pooling: str = "mean"
     normalize: bool = True
     scale: float = 20.0  # of cosines, in the losses
-    negatives: str | None = None  # column of texts that are wrong answers; "negative*" for several
     # What files of sentence-transformers record: how vectors are compared, "cosine" or "dot"; what
     # stands before every text, and before questions and searched texts where that is other text.
     similarity: str = "cosine"
@@ -116,33 +118,6 @@ class SentenceEmbedding(WindowedKind):
                 signatures[role] = Signature({"text": TEXTS}, prompted_kind.respond)
         return signatures
 
-    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
-        """Reads pairs; scores, and second texts for "simcse", where the table has them."""
-        labelled, roles = "label" in columns, dict(columns)
-        optional = ["label", "text_pair"]
-        if labelled:
-            required = {"infonce": ["text_pair"], "simcse": []}.get(self.embedding_loss, optional)
-            optional = [role for role in optional if role not in required]
-        for role in optional:
-            if role in roles and not table.has(roles[role]):
-                del roles[role]
-        if labelled and self.negatives is not None:
-            roles["negatives"] = self.negatives
-        examples = table.examples(roles)
-        texts = examples.columns
-        if labelled:
-            texts.setdefault("text_pair", texts["text"])  # its own pair
-        if "negatives" in texts:
-            wrong = [[x] if isinstance(x, str) else x for x in texts["negatives"]]
-            for index, answers in enumerate(wrong):
-                if len(answers) != len(wrong[0]):
-                    raise InputError(
-                        f"{examples.location(index)}: {len(answers)} wrong answers where "
-                        f"{examples.row(0)} has {len(wrong[0])}; give all the same number"
-                    )
-            texts["negatives"] = wrong
-        return examples
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Scores, float32 [E]; or numbers of both texts, int32 [E, 2], the same for equal ones."""
         if self.losses.needs_labels:
@@ -192,9 +167,15 @@ class SentenceEmbedding(WindowedKind):
         """The similarity of both texts of a pair, and their vectors."""
         texts = tf.stack([strings["text"], strings["text_pair"]], 1)
         vectors, truncated = self._vectors(self._prompted(texts, self.prompt), answerer)
-        score = self._similarities(vectors[:, :1], vectors[:, 1:])[:, 0]
-        pair = {"vector": vectors[:, 0], "vector_pair": vectors[:, 1]}
-        return {"score": score, **pair, "truncated": tf.reduce_max(truncated, -1)}
+        return {
+            **self.compared(vectors[:, 0], vectors[:, 1]),
+            "truncated": tf.reduce_max(truncated, -1),
+        }
+
+    def compared(self, one: tf.Tensor, other: tf.Tensor) -> Tensors:
+        """Vectors [B, W] of both texts of a pair, and their similarity."""
+        score = self._similarities(one[:, tf.newaxis], other[:, tf.newaxis])[:, 0]
+        return {"score": score, "vector": one, "vector_pair": other}
 
     def rerank(self, strings: Tensors, answerer: AnswererProtocol) -> Tensors:
         query_prompt, document_prompt = (
@@ -207,9 +188,10 @@ class SentenceEmbedding(WindowedKind):
         scores = self._similarities(vectors[:, :1], vectors[:, 1:])
         return {"scores": scores, "truncated": truncated[:, 1:]}
 
-    def respond_to_tokens(self, tensors: Tensors, answerer: AnswererProtocol) -> Tensors:
-        inputs = checked_rows(tensors, answerer.model)
-        return {"vector": map_rows(answerer.predict, alone(inputs))[:, 0]}
+    def row_answers(
+        self, rows: Tensors, answerer: AnswererProtocol, apply: Any = map_rows
+    ) -> Tensors:
+        return {"vector": apply(answerer.predict, alone(rows))[:, 0]}
 
     @staticmethod
     def _prompted(texts: tf.Tensor, prompt: str) -> tf.Tensor:
@@ -235,7 +217,7 @@ class SentenceEmbedding(WindowedKind):
             vectors = map_rows(answerer.predict, alone(pack(ids)))
             truncated = pack.truncated(ids.row_lengths())
         shape = tf.unstack(tf.shape(texts))
-        vectors = tf.reshape(vectors, [*shape, answerer.model.config.width])
+        vectors = tf.reshape(vectors, [*shape, answerer.model.output_shape[-1]])
         return vectors, tf.reshape(truncated, shape)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
@@ -246,7 +228,8 @@ class SentenceEmbedding(WindowedKind):
         """Correlations with the scores of pairs; without scores, how well pairs find each other."""
         if self.is_scored:
             self.check_scored(answered.examples)
-            truth, cosines = pair_scores(answered.examples), answered.answers["score"].round(6)
+            truth = pair_scores(answered.examples)
+            cosines = answered.answers["score"].round(6)
             return {score.__name__: score(truth, cosines) for score in (spearman, pearson)}
         first, second = (answered.answers[name] for name in ("vector", "vector_pair"))
         texts, right = (answered.examples.columns[name] for name in ("text", "text_pair"))
@@ -255,5 +238,4 @@ class SentenceEmbedding(WindowedKind):
 
 def pair_scores(examples: Examples) -> np.ndarray:
     """The scores of pairs in the column of labels, float32 [E]."""
-    cure = "learn from pairs without scores (--embedding_loss infonce)"
-    return numbers(examples, "score", cure)
+    return numbers(examples, ScoreReader)

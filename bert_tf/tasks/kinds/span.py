@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.networks.tensorflow.losses import SPANS
-from bert_tf.pipelines.examples.squad import read_questions
-from bert_tf.pipelines.examples.table import Examples, Table
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
+from bert_tf.tasks.readers import QuestionReader
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
@@ -24,13 +24,12 @@ _CHUNK = 64  # questions whose windows are made at once
 
 
 @dataclass(frozen=True)
-class Span(Kind):
+class Span(QuestionReader, Kind):
     """A span of the context for each question.
 
     Settings are named as the original's options. `truncated` counts pieces of the question alone.
     """
 
-    unanswerable: bool = False  # whether a question may have no answer
     doc_stride: int = 128
     max_query_length: int = 64
     max_answer_length: int = 30
@@ -46,9 +45,6 @@ class Span(Kind):
         default = Signature({"question": TEXTS, "context": TEXTS}, self.respond)
         return super().signatures(task) | {DEFAULT: default}
 
-    def read(self, table: Table, columns: Mapping[str, str]) -> Examples:
-        return read_questions(table, labelled="label" in columns, unanswerable=self.unanswerable)
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Whether each question has an answer, int32 [E]; training needs windows."""
         return np.array([bool(texts) for texts in examples.columns["answers"]], np.int32)
@@ -62,7 +58,9 @@ class Span(Kind):
         answerable = [row for row in zip(*columns, strict=True) if row[2] is not None]
         if not answerable:
             raise InputError(f"{examples.path}: no answer is in its context; check answer_start")
-        rows, numbers, targets = [], [], []
+        rows = []
+        numbers = []
+        targets = []
         for first in range(0, len(answerable), _CHUNK):
             chunk = answerable[first : first + _CHUNK]
             questions, contexts, spans = zip(*chunk, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.tasks.kinds.choice import Choice
-from bert_tf.tasks.kinds.classification import Classification, in_order
+from bert_tf.tasks.kinds.classification import Classification, probabilities_in_order
 from bert_tf.tasks.kinds.kind import Answered, Kind
 from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel, guessed_pieces
 from bert_tf.tasks.kinds.multi_label import HALF, MultiLabel, predicted_labels
@@ -46,7 +46,9 @@ def report(kind: Kind, answered: Answered) -> Report:
 def _classes(kind: Classification, answered: Answered) -> Report:
     labels = answered.task.ordered(answered.labels)
     truth = kind.targets(answered.examples, labels)
-    return classes_report(answered.examples, labels, truth, in_order(answered.answers, labels))
+    return classes_report(
+        answered.examples, labels, truth, probabilities_in_order(answered.answers, labels)
+    )
 
 
 @report.register
@@ -67,7 +69,8 @@ def _label_sets(kind: MultiLabel, answered: Answered) -> Report:
     for (label, counts), average in zip(sets.counts().items(), precisions, strict=True):
         threshold = kind.thresholds.get(label, HALF)
         rows.append([label, *counts.shares, average, threshold, counts.gold, counts.predicted])
-    truth, shares = sets.truth, np.maximum(sets.probabilities, _SMALLEST)
+    truth = sets.truth
+    shares = np.maximum(sets.probabilities, _SMALLEST)
     loss = -np.log(np.where(truth, shares, np.maximum(1 - shares, _SMALLEST))).sum(axis=1)
     predicted = predicted_labels(kind, answered.answers)
     shown: dict[str, Any] = {**answered.examples.columns, "predicted": predicted, "loss": loss}
@@ -116,10 +119,7 @@ def _entities(kind: Tagging, answered: Answered) -> Report:
 
 @report.register
 def _tags(kind: Tags, answered: Answered) -> Report:
-    number_of = {label: number for number, label in enumerate(answered.labels)}
-    sides = labels_of([*kind.sentences(answered)])
-    truth, predicted = (np.array([number_of[label] for label in side]) for side in sides)
-    return [per_class(answered.labels, truth, predicted), *_words(kind, answered, str)]
+    return [per_class(answered.labels, *kind.compared(answered)), *_words(kind, answered, str)]
 
 
 def _words(kind: Tagging, answered: Answered, class_of: Callable[[str], str]) -> Report:
@@ -140,7 +140,8 @@ def _words(kind: Tagging, answered: Answered, class_of: Callable[[str], str]) ->
 
 def _in_context(words: list[str], index: int) -> str:
     """A word in brackets, with five words on both sides."""
-    before, after = words[max(0, index - 5) : index], words[index + 1 : index + 6]
+    before = words[max(0, index - 5) : index]
+    after = words[index + 1 : index + 6]
     return " ".join([*before, f"[{words[index]}]", *after])
 
 
@@ -162,7 +163,8 @@ def _masked_words(kind: MaskedLanguageModel, answered: Answered) -> Report:
 
 @report.register
 def _questions(kind: Span, answered: Answered) -> Report:
-    answers, confidence = best_texts(answered.answers), answered.answers["score"]
+    answers = best_texts(answered.answers)
+    confidence = answered.answers["score"]
     questions, gold = (answered.examples.columns[name] for name in ("question", "answers"))
     score = squad_2_scores if kind.unanswerable else squad_1_scores
     scores = [score({"q": g}, {"q": a}) for g, a in zip(gold, answers, strict=True)]
@@ -189,7 +191,8 @@ def _questions(kind: Span, answered: Answered) -> Report:
         "f1": f1,
         "probability": confidence,
     }
-    title, badness = "Wrong answers with the highest probability", confidence - f1 / 100
+    title = "Wrong answers with the highest probability"
+    badness = confidence - f1 / 100
     errors = worst(title, answered.examples.location, badness, exact < 100, shown)
     return [*parts, *calibration(confidence, exact == 100), errors]
 
@@ -199,7 +202,8 @@ def _groups(question: str, right: Sequence[str]) -> tuple[str, str]:
     words = re.findall(r"\w+", question.lower())
     quantity = re.search(r"\bhow (many|much)\b", " ".join(words))
     known = [word for word in _QUESTIONS if word in words]
-    word, answer = quantity[0] if quantity else next(iter(known), "other"), "other"
+    word = quantity[0] if quantity else next(iter(known), "other")
+    answer = "other"
     if not right:
         answer = "none"
     elif re.search(r"\d", right[0]):
@@ -214,10 +218,13 @@ def _pairs(kind: SentenceEmbedding, answered: Answered) -> Report:
     score = answered.answers["score"]
     shown: dict[str, Any] = {**answered.examples.columns, "cosine": score}
     if not kind.is_scored:
-        title, badness, wrong = "Pairs with the lowest cosine", -score, np.ones(len(score), bool)
+        title = "Pairs with the lowest cosine"
+        badness = -score
+        wrong = np.ones(len(score), bool)
     else:
         truth = pair_scores(answered.examples)
         ranks = [np.argsort(np.argsort(x)) / max(1, len(x) - 1) for x in (truth, score)]
         shown["difference"] = badness = abs(ranks[1] - ranks[0])
-        title, wrong = "Pairs whose rank by cosine is furthest from that by score", badness > 0
+        title = "Pairs whose rank by cosine is furthest from that by score"
+        wrong = badness > 0
     return [worst(title, answered.examples.location, badness, wrong, shown)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.reports.pictures import bars, heat_map
-from bert_tf.tasks.scoring.metrics import Counts
+from bert_tf.tasks.scoring.metrics import count_classes
 
 _BINS = 10  # of confidences
 _WORST = 20  # errors to show
@@ -59,9 +59,7 @@ def _counts(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> 
 
 def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
     """Precision (undefined if never predicted), recall (without examples) and F1 by class."""
-    counts = _counts(labels, truth, predicted)
-    sums = map(Counts, counts.sum(axis=1), counts.sum(axis=0), counts.diagonal())
-    counted = dict(zip(labels, sums, strict=True))
+    counted = count_classes(labels, truth, predicted)
     rows = [[label, *x.shares, x.gold, x.predicted] for label, x in counted.items()]
     missing = ", ".join(label for label, x in counted.items() if not x.gold)
     note = missing and f"no example has the label {missing}"
@@ -76,9 +74,12 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
     error = 0.0
     for bin_ in range(_BINS):
         inside = number == bin_
-        count, mean, share = int(inside.sum()), None, None
+        count = int(inside.sum())
+        mean = None
+        share = None
         if count:
-            mean, share = float(np.mean(confidence[inside])), float(np.mean(right[inside]))
+            mean = float(np.mean(confidence[inside]))
+            share = float(np.mean(right[inside]))
             error += count / len(right) * abs(mean - share)
         rows.append([f"{bin_ / _BINS:.1f} to {(bin_ + 1) / _BINS:.1f}", count, mean, share])
     note = f"expected calibration error {error:.4f} ({_BINS} bins)"
@@ -107,7 +108,8 @@ def classes_report(
     examples: Examples, labels: Sequence[str], truth: np.ndarray, probabilities: np.ndarray
 ) -> Report:
     """A report on answers that are classes, from the true ones [E] and probabilities [E, C]."""
-    predicted, confidence = np.argmax(probabilities, -1), np.max(probabilities, -1)
+    predicted = np.argmax(probabilities, -1)
+    confidence = np.max(probabilities, -1)
     true_shares = np.take_along_axis(probabilities, truth[:, np.newaxis], -1)[:, 0]
     loss = -np.log(np.maximum(true_shares, np.finfo(np.float32).tiny))
     shown = {

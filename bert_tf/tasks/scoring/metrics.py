@@ -88,6 +88,15 @@ class Counts(NamedTuple):
         return self.shares[2]
 
 
+def count_classes(
+    labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray
+) -> dict[str, Counts]:
+    """Counts of each label, from the numbers of true and predicted ones, int [E]."""
+    sides = (truth, predicted, truth[truth == predicted])
+    numbers = (np.bincount(side, minlength=len(labels)).tolist() for side in sides)
+    return dict(zip(labels, map(Counts, *numbers), strict=True))
+
+
 def mean_known(values: Sequence[float | None]) -> float | None:
     """The mean of the defined values."""
     known = [value for value in values if value is not None]
@@ -152,7 +161,8 @@ def _best_threshold(has: np.ndarray, probabilities: np.ndarray) -> float:
     values = np.unique(ordered)
     limits = (values + np.append(0.0, values[:-1])) / 2
     right = np.append(0, np.cumsum(has[order]))  # of the first 0, 1, ... E
-    ranked, cuts = -logits_of(ordered), -logits_of(limits)
+    ranked = -logits_of(ordered)
+    cuts = -logits_of(limits)
 
     def f1(error: float) -> np.ndarray:
         sure, possible = (np.searchsorted(ranked, cuts + x, "right") for x in (-error, error))
@@ -177,12 +187,13 @@ def retrieval_scores(
 ) -> dict[str, float | None]:
     """Mean reciprocal rank, and the share of right answers among the first 1 and 10.
 
-    Vectors, float [E, W], are those of the questions `texts` and their `right` answers, compared by
+    The vectors, float [E, W], of the questions `texts` and of their `right` answers are compared by
     cosine or by dot product. A question is asked once; the best of its answers is its right one.
     Equal answers are one candidate.
     """
     if by_cosine:
-        questions, answers = _normal(questions), _normal(answers)
+        questions = _normal(questions)
+        answers = _normal(answers)
     first = {text: row for row, text in reversed(list(enumerate(right)))}
     number_of = {text: number for number, text in enumerate(first)}
     matrix = answers[list(first.values())]

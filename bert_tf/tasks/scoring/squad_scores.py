@@ -25,7 +25,8 @@ def exact_match(answer: str, gold: str) -> float:
 
 def f1(answer: str, gold: str) -> float:
     """F1 of the words that both have; 0 if one has none."""
-    answer_words, gold_words = normalize(answer).split(), normalize(gold).split()
+    answer_words = normalize(answer).split()
+    gold_words = normalize(gold).split()
     same = sum((Counter(answer_words) & Counter(gold_words)).values())
     # 2 * precision * recall / (precision + recall)
     return 2 * same / (len(answer_words) + len(gold_words)) if same else 0.0
@@ -76,7 +77,8 @@ def squad_2_scores(
                 if id_ in values:
                     current += values[id_] if gold[id_] else -float(bool(answers[id_]))
                     if current > best:
-                        best, best_odds = current, null_odds[id_]
+                        best = current
+                        best_odds = null_odds[id_]
             scores[f"best_{name}"] = 100.0 * best / max(len(scored), 1)
             scores[f"best_{name}_thresh"] = best_odds
     return scores

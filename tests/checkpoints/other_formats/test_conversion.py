@@ -1,17 +1,15 @@
-"""From every format into every other: to the last bit, and every refusal."""
-
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
+from cases import for_each, refused, slow
 from safetensors.numpy import load_file
 from stored_models import CONFIG, PIECES, assert_same_tensors, save_directory, tensors_of
 
 from bert_tf import BertConfig, BertTokenizer, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert, read_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
-from bert_tf.errors import InputError
 from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier, BertSentenceEncoder
 
@@ -22,7 +20,7 @@ def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("to", ["tf1", "keras_hub"])
+@for_each("to", "tf1", "keras_hub")
 def test_round_trip_to_the_last_bit(models, kind, to, out):
     conversion = convert(models / kind, out / "there", to)
     assert conversion.source.format == "hugging_face"
@@ -90,11 +88,10 @@ def test_a_classifier_without_a_class_is_not_one_of_texts(models, out, published
     _, model = read_model(models / "classifier")
     bare = replace(CONFIG, extra={"architectures": ["BertModel"]})
     save_directory(tmp_path / "own", bare, model.tensors)
-    with pytest.raises(InputError, match="holds a BertModel, which has no classifier"):
-        BertClassifier.from_directory(tmp_path / "own")
+    refused("BertModel, which has no classifier", BertClassifier.from_directory, tmp_path / "own")
 
 
-@pytest.mark.parametrize("to", ["tf1", pytest.param("keras_hub", marks=pytest.mark.slow)])
+@for_each("to", "tf1", slow("keras_hub"))
 def test_several_labels_stay_several(models, out, tmp_path, to):
     source = tmp_path / "several"
     save_model(BertMultiLabelClassifier(CONFIG, labels=["a", "b"]), source, BertTokenizer(PIECES))
@@ -110,10 +107,8 @@ def test_vocabulary_from_tokenizer_json(models, out, tmp_path):
     shutil.copytree(models / "encoder", source)
     for name in ("vocab.txt", "tokenizer_config.json"):
         (source / name).unlink()
-    values = {
-        "normalizer": {"type": "BertNormalizer", "lowercase": False},
-        "model": {"type": "WordPiece", "vocab": {p: i for i, p in enumerate(PIECES)}},
-    }
+    values = {"normalizer": {"type": "BertNormalizer", "lowercase": False}}
+    values["model"] = {"type": "WordPiece", "vocab": {p: i for i, p in enumerate(PIECES)}}
     (source / "tokenizer.json").write_text(json.dumps(values))
     assert "vocab.txt is made from tokenizer.json." in convert(source, out).model.notes
     tokenizer = BertTokenizer.from_directory(out)
@@ -137,13 +132,9 @@ def test_vectors_of_texts_are_made_as_before(models, out, tmp_path):
     source = tmp_path / "vectors"
     model = BertSentenceEncoder(CONFIG, pooling="cls", normalize=False)
     save_model(model, source, BertTokenizer(PIECES), max_length=6)
-    files = {
-        "sentence_bert_config.json": {"max_seq_length": 6, "do_lower_case": True},
-        "config_sentence_transformers.json": {
-            "prompts": {"query": "q: "},
-            "default_prompt_name": "query",
-        },
-    }
+    prompts = {"prompts": {"query": "q: "}, "default_prompt_name": "query"}
+    files = {"sentence_bert_config.json": {"max_seq_length": 6, "do_lower_case": True}}
+    files["config_sentence_transformers.json"] = prompts
     for name, values in files.items():
         (source / name).write_text(json.dumps(values))
     for _ in range(2):
@@ -156,7 +147,7 @@ def test_vectors_of_texts_are_made_as_before(models, out, tmp_path):
         assert value in notes
 
 
-@pytest.mark.parametrize("to", ["tf1", "keras_hub"])
+@for_each("to", "tf1", "keras_hub")
 def test_pad_token_and_switches(models, out, tmp_path, to):
     _, model = read_model(models / "pretrainer")
     pieces = [*PIECES[1:5], "[PAD]", *PIECES[5:]]
@@ -185,8 +176,7 @@ def test_the_output_is_whole_or_absent(models, out, monkeypatch):
         patch.setattr("bert_tf.checkpoints.weights_files.save_file", fail)
         with pytest.raises(OSError, match="disk full"):
             convert(models / "pretrainer", out, overwrite=True)
-    for source, refused in ((models / "pretrainer", "is not empty"), (out, "is the input")):
-        with pytest.raises(InputError, match=refused):
-            convert(source, out, overwrite=source == out)
+    for source, told in ((models / "pretrainer", "is not empty"), (out, "is the input")):
+        refused(told, convert, source, out, overwrite=source == out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert [path.name for path in out.parent.iterdir()] == ["out"]

@@ -1,5 +1,3 @@
-"""KerasHub presets, read and written."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +13,12 @@ from stored_models import (
     tensors_of,
 )
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model
 from bert_tf.checkpoints.other_formats.conversion import convert
-from bert_tf.models.task_models import BertClassifier
+from bert_tf.errors import InputError
 
 INT32 = {name: value.astype("int32") for name, value in INPUTS.items()}
-keras_nlp = pytest.importorskip("keras_nlp")
+keras_nlp = pytest.importorskip("keras_nlp", exc_type=ImportError)  # or not for this Keras
 
 
 def test_keras_hub_computes_the_same(models, out):
@@ -42,9 +40,8 @@ def test_keras_hub_computes_the_same(models, out):
 def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
     conversion = convert(models / "classifier", tmp_path / "preset", "keras_hub")
     assert any("no, perhaps, yes" in note for note in conversion.model.notes)
-    task = keras_nlp.models.BertTextClassifier.from_preset(
-        str(tmp_path / "preset"), preprocessor=None
-    )
+    theirs = keras_nlp.models.BertTextClassifier
+    task = theirs.from_preset(str(tmp_path / "preset"), preprocessor=None)
     assert_close(load_model(models / "classifier", BertClassifier)(INPUTS), task(INT32))
     backbone = keras_nlp.models.BertBackbone.from_preset(str(tmp_path / "preset"))
     task = keras_nlp.models.BertTextClassifier(backbone, 3, activation="softmax", dropout=0.3)
@@ -69,14 +66,8 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
 
 
 def test_presets_made_elsewhere(models, out, tmp_path):
-    backbone = keras_nlp.models.BertBackbone(
-        vocabulary_size=19,
-        num_layers=2,
-        num_heads=2,
-        hidden_dim=8,
-        intermediate_dim=12,
-        max_sequence_length=10,
-    )
+    sizes = {"vocabulary_size": 19, "num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+    backbone = keras_nlp.models.BertBackbone(**sizes, intermediate_dim=12, max_sequence_length=10)
     backbone.save_to_preset(str(tmp_path / "bare"))
     conversion = convert(tmp_path / "bare", out)
     assert conversion.source.format == "keras_hub"
@@ -91,9 +82,15 @@ def test_presets_made_elsewhere(models, out, tmp_path):
     conversion = convert(tmp_path / "bare", out, overwrite=True)
     assert conversion.model.tokenizer.settings["strip_accents"] is False
     assert any("keeps accents" in note for note in conversion.model.notes)
+    path = tmp_path / "bare" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"split": true', '"split_on_cjk": false'))
+    with pytest.raises(InputError, match="is not empty"):
+        convert(tmp_path / "bare", out)
+    conversion = convert(tmp_path / "bare", out, overwrite=True)
+    assert conversion.model.tokenizer.settings["tokenize_chinese_chars"] is False
 
     (tmp_path / "bare" / "model.weights.h5").write_bytes(b"cut")
-    assert "no whole KerasHub preset" in refusal(tmp_path / "bare", tmp_path / "no")
+    assert "not a complete KerasHub preset" in refusal(tmp_path / "bare", tmp_path / "no")
     config = tmp_path / "bare" / "config.json"
     config.write_text(config.read_text().replace("BertBackbone", "RobertaBackbone"))
     assert "RobertaBackbone" in refusal(tmp_path / "bare", tmp_path / "no")
@@ -107,10 +104,7 @@ def test_what_keras_hub_cannot_compute(models, out, tmp_path):
         del tensors[f"pooler.dense.{name}"]
     save_directory(tmp_path / "bald", CONFIG, tensors)
     assert "has a pooler" in refusal(tmp_path / "bald", out, "keras_hub")
-    save_directory(
-        tmp_path / "erf",
-        replace(CONFIG, hidden_act="gelu", layer_norm_eps=1e-6, hidden_dropout_prob=0.3),
-        tensors_of(models / "encoder"),
-    )
+    erf = replace(CONFIG, hidden_act="gelu", layer_norm_eps=1e-6, hidden_dropout_prob=0.3)
+    save_directory(tmp_path / "erf", erf, tensors_of(models / "encoder"))
     notes = " ".join(convert(tmp_path / "erf", out, "keras_hub").model.notes)
     assert all(part in notes for part in ("tanh approximation", "1e-06", "0.3"))

@@ -7,14 +7,8 @@ import tensorflow as tf
 from tiny import tiny_config
 
 from bert_tf import BertEncoder
-from bert_tf.models.language_model import BertMaskedLanguageModel, BertPreTrainer
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertRegressor,
-    BertSpanClassifier,
-    BertTagger,
-)
+from bert_tf.models import task_models
+from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.paper.feature_encoder import FeatureEncoder
@@ -28,20 +22,18 @@ LABELS = {"labels": ["a", "b", "c"]}
 
 def _frozen_features():
     encoder = FeatureEncoder(BertEncoder(CONFIG, 0), ["sum_all", "-2"], 1, 0)
-    return BertTagger(encoder, **LABELS)
+    return task_models.BertTagger(encoder, **LABELS)
 
 
 MODELS = {
-    "classifier": lambda: BertClassifier(CONFIG, seed=0, **LABELS),
-    "left-to-right classifier": lambda: BertClassifier(LEFT_TO_RIGHT, seed=0, **LABELS),
-    "tagger": lambda: BertTagger(CONFIG, seed=0, **LABELS),
-    "right-to-left tagger": lambda: BertTagger(RIGHT_TO_LEFT, seed=0, **LABELS),
+    "classifier": lambda: task_models.BertClassifier(CONFIG, seed=0, **LABELS),
+    "left-to-right classifier": lambda: task_models.BertClassifier(LEFT_TO_RIGHT, seed=0, **LABELS),
+    "tagger": lambda: task_models.BertTagger(CONFIG, seed=0, **LABELS),
+    "right-to-left tagger": lambda: task_models.BertTagger(RIGHT_TO_LEFT, seed=0, **LABELS),
     "frozen features": _frozen_features,
-    "regressor": lambda: BertRegressor(CONFIG, seed=0),
-    "bilstm": lambda: BertRegressor(replace(CONFIG, feature_lstm_layers=1), seed=0),
-    "span": lambda: BertSpanClassifier(CONFIG, seed=0),
-    "choice": lambda: BertChooser(CONFIG, seed=0),
-    "masked words": lambda: BertMaskedLanguageModel(CONFIG, seed=0),
+    "bilstm": lambda: task_models.BertRegressor(replace(CONFIG, feature_lstm_layers=1), seed=0),
+    "span": lambda: task_models.BertSpanClassifier(CONFIG, seed=0),
+    "choice": lambda: task_models.BertChooser(CONFIG, seed=0),
     "pre-training": lambda: BertPreTrainer(CONFIG, seed=0),
 }
 
@@ -59,7 +51,7 @@ def batch(kind="encoder", mask=MASK):
     mask = mask.reshape(2, -1, mask.shape[-1]) if kind == "choice" else mask
     drawn = {"token_ids": random.integers(0, 13, mask.shape), "padding_mask": mask}
     drawn["segment_ids"] = random.integers(0, 2, mask.shape)
-    if kind in ("pre-training", "masked words"):
+    if kind == "pre-training":
         drawn["mask_positions"] = np.array([[6, 1], [2, 0], [0, 0], [4, 3]])
     return {name: tf.constant(x, tf.int32) for name, x in drawn.items()}
 

@@ -2,14 +2,14 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from tiny import drawn_pretraining, tiny_config
 
 from bert_tf.models.language_model import BertPreTrainer
 from bert_tf.networks.tensorflow import graphs
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
-from bert_tf.networks.tensorflow.inference import side_by_side
+from bert_tf.networks.tensorflow.kernels import side_by_side
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
@@ -21,7 +21,6 @@ CONFIG = tiny_config(31, max_position_embeddings=6, dropout=0.1)
 
 
 def batches(number, start=0):
-    """Of eight rows."""
     rows = tf.data.Dataset.from_tensor_slices(drawn_pretraining(start, 8 * number, 31, 6, 3))
     return rows.batch(8, drop_remainder=True)
 
@@ -41,14 +40,10 @@ def trained(data, dtype=None, optimizer=None, change=lambda model: None, **optio
     return trainer
 
 
-@pytest.mark.parametrize(
-    ("dtype", "optimizer", "options"),
-    [
-        ("mixed_bfloat16", AdamWeightDecay, {"steps_per_execution": 2}),
-        pytest.param(
-            "mixed_bfloat16", Lamb, {"gradient_accumulation_steps": 2}, marks=pytest.mark.slow
-        ),
-    ],
+@for_each(
+    "dtype optimizer options",
+    ("mixed_bfloat16", AdamWeightDecay, {"steps_per_execution": 2}),
+    slow("mixed_bfloat16", Lamb, {"gradient_accumulation_steps": 2}),
 )
 def test_steps_use_weights_that_were_set_between_them(dtype, optimizer, options):
     """As by `load_weights` or from a checkpoint: a traced step goes on as the other trainer's."""
@@ -70,15 +65,13 @@ def recompute(model):
     model.encoder.rematerialize = True
 
 
-@pytest.mark.parametrize(
-    ("dtype", "pieces", "change"),
-    [
-        pytest.param("mixed_bfloat16", 1, lambda model: None, marks=pytest.mark.slow),
-        ("mixed_bfloat16", 2, lambda model: None),
-        pytest.param("float32", 2, lambda model: None, marks=pytest.mark.slow),
-        pytest.param("mixed_float16", 2, freeze, marks=pytest.mark.slow),
-        pytest.param("mixed_bfloat16", 1, recompute, marks=pytest.mark.slow),
-    ],
+@for_each(
+    "dtype pieces change",
+    slow("mixed_bfloat16", 1, lambda model: None),
+    ("mixed_bfloat16", 2, lambda model: None),
+    slow("float32", 2, lambda model: None),
+    slow("mixed_float16", 2, freeze),
+    slow("mixed_bfloat16", 1, recompute),
     ids=["half", "half, in pieces", "float32, in pieces", "float16, frozen, in pieces", "again"],
 )
 def test_gradients_are_those_of_the_variables(dtype, pieces, change, monkeypatch):
@@ -113,7 +106,7 @@ def test_the_first_of_joined_kernels_has_the_gradient_of_its_scale():
     np.testing.assert_array_equal(other, slopes[:, 2:])
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@for_each("compiled", False, True)
 def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, monkeypatch):
     """Those of both halves, against their terms in float64."""
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)

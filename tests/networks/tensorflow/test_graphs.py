@@ -1,10 +1,9 @@
-"""Custom gradients work as TensorFlow's do, and end with their graph."""
-
 import gc
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from tensorflow.python.framework.ops import gradient_registry
 from tiny import tiny_config
 
@@ -21,11 +20,8 @@ def doubled(x):
     return 2 * x, lambda upstream: 10 * upstream
 
 
-FUNCTIONS = {
-    "own": doubled,
-    "recomputed": recomputed(lambda x: doubled(x)),
-    "gelu": lambda x: gelu(x) * 0 + doubled(x),
-}
+FUNCTIONS = {"own": doubled, "recomputed": recomputed(lambda x: doubled(x))}
+FUNCTIONS["gelu"] = lambda x: gelu(x) * 0 + doubled(x)
 
 
 def registered():
@@ -33,7 +29,7 @@ def registered():
     return len(gradient_registry.list())
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", *FUNCTIONS)
 def test_graphs_take_their_gradients_with_them(name):
     function, before = FUNCTIONS[name], registered()
 
@@ -69,12 +65,12 @@ def test_saved_models_keep_them(tmp_path):
 
 @pytest.mark.slow
 def test_fits_leave_nothing():
-    """Four fits of as many steps as no other, each traced anew."""
+    """Three fits of as many steps as no other, each traced anew."""
     config = tiny_config(11, intermediate_size=8, max_position_embeddings=6)
     model = BertClassifier(config, num_classes=2, seed=1)
     ids = {n: np.ones((2, 4), "int32") for n in model.input}
     counts = []
-    for epochs in range(1, 5):
+    for epochs in range(1, 4):
         model.fit(ids, np.arange(2), epochs=epochs, verbose=0)
         counts.append((registered(), len(gc.get_objects())))
     entries, objects = zip(*counts, strict=True)

@@ -1,23 +1,18 @@
-"""The encoder at inference: tokens alone, in large operations."""
-
 import contextlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from kernel_models import CONFIG, LABELS, MASK, MODELS, batch, by_keras_ops, randomize
 from rounding import assert_equal_but_for_rounding
 
-from bert_tf import BertConfig, BertTokenizer
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.task_models import (
-    BertClassifier,
-)
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.tasks.task_table import find_task
+from bert_tf.text.answerer import Answerer
 
 
 def graph_of(model, **options):
@@ -43,30 +38,19 @@ def assert_close(found, wanted):
     assert_equal_but_for_rounding(found, wanted, 45, 16)
 
 
-@pytest.mark.parametrize(
-    ("kind", "copies"),
-    [
-        ("classifier", False),
-        ("classifier", True),
-        ("regressor", False),
-        ("tagger", True),
-        ("span", False),
-        ("frozen features", True),
-        ("left-to-right classifier", True),
-        ("choice", False),
-        ("masked words", False),
-        ("pre-training", False),
-    ],
-)
-def test_models_give_what_keras_ops_give(kind, copies):
+COPIED = ["tagger", "frozen features", "left-to-right classifier"]
+
+
+@for_each("kind", *COPIED, "classifier", "span", "choice", "pre-training")
+def test_models_give_what_keras_ops_give(kind):
     model = randomize(MODELS[kind]())
-    wanted, found = both(model, batch(kind), copies)
+    wanted, found = both(model, batch(kind), copies=kind in COPIED)
     kept = MASK.astype(bool) if kind in ("tagger", "span", "frozen features") else slice(None)
     for one, other in zip(*map(tf.nest.flatten, (found, wanted)), strict=True):
         assert_close(one.numpy()[kept], other.numpy()[kept])
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@for_each("activation", "gelu", "gelu_new", "relu")
 def test_all_outputs_of_the_encoder(activation):
     config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": activation})
     encoder = randomize(BertEncoder(config, attention_probabilities=True))
@@ -83,21 +67,10 @@ def test_all_outputs_of_the_encoder(activation):
         assert_close(one.numpy()[tokens], other.numpy()[tokens])
 
 
-@pytest.mark.parametrize(
-    ("direction", "rows"),
-    [
-        ("both", 9),
-        *(
-            pytest.param(direction, rows, marks=pytest.mark.slow)
-            for direction, rows in [
-                ("both", 1),
-                ("both", 2),
-                ("left_to_right", 2),
-                ("right_to_left", 9),
-            ]
-        ),
-    ],
-)
+MORE = [slow("both", 1), slow("left_to_right", 2), slow("right_to_left", 9)]
+
+
+@for_each("direction rows", ("both", 9), *MORE)
 def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, rows):
     random = np.random.default_rng(7)
     encoder = randomize(BertEncoder(replace(CONFIG, attention_direction=direction)))
@@ -121,7 +94,7 @@ def test_rows_without_tokens_and_empty_batches_have_an_answer():
     assert found.shape == (0, 3)
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@for_each("dtype", "mixed_bfloat16", slow("mixed_float16"))
 def test_half_precision(dtype):
     model = randomize(BertClassifier(CONFIG, dtype=dtype, **LABELS))
     exact = BertClassifier(CONFIG, dtype="float32", **LABELS)

@@ -1,11 +1,15 @@
-"""Products in int8: exact on every x86-64 processor."""
-
 import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from cases import for_each
+from kernel_models import MASK, batch
+from tiny import tiny_config
 
-from bert_tf.networks.tensorflow.int8 import quantize_weights
+from bert_tf import BertEncoder
+from bert_tf.networks.bert_layer import kernels_of
+from bert_tf.networks.tensorflow.int8 import Int8, Layers, Recorder, make_plan, quantize_weights
 from tests.processes.preloaded import run_code
 
 ISAS = ["AVX512_CORE", "AVX2", "SSE41"]  # without AMX and VNNI, without AVX-512, without AVX2
@@ -56,23 +60,53 @@ print("exact")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", [None, *ISAS])
+@for_each("isa", None, *ISAS)
 def test_products_are_exact_on_every_processor(isa):
     env = {**os.environ, **({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})}
     done = run_code(_OF_PRODUCTS, env=env)
     assert done.stdout.strip() == "exact", done.stderr[-2000:]
 
 
-def test_weights_of_zeros_have_a_scale():
+def test_weights_have_a_scale_and_pairs_of_products_fit_in_16_bits():
     steps, scale = quantize_weights(np.zeros((3, 2), np.float32))
     assert not steps.any() and (scale > 0).all() and np.isfinite(1 / scale).all()
-
-
-def test_pairs_of_8_bit_products_fit_in_16_bits():
-    """Processors without VNNI add them up there, of inputs from 0 to 255; beyond, they saturate."""
+    # Processors without VNNI add them up there, of inputs from 0 to 255; beyond, they saturate.
     kernel = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
     steps, scale = quantize_weights(kernel)
     assert np.abs(steps).max(0).tolist() == [63] * 3
     assert 2 * 255 * np.abs(steps, dtype=int).max() < 2**15
     # Each is off by half a step.
     np.testing.assert_allclose(steps * scale / 127, kernel, rtol=0, atol=0.51 * scale.max() / 127)
+
+
+def test_a_model_in_int8_is_off_by_the_errors_of_its_products():
+    config = tiny_config(13, "2x32x4", max_position_embeddings=10, initializer_range=0.3)
+    model = BertEncoder(config, seed=0)
+    recorder = Recorder(
+        Layers(
+            (block.attention.query, block.attention.key, block.attention.value),
+            block.attention.output_dense,
+            block.feed_forward.intermediate,
+            block.feed_forward.output_dense,
+        )
+        for block in model.blocks
+    )
+
+    def states(kernels):
+        with kernels_of(model, lambda _: kernels):
+            answer = tf.function(lambda: model(batch())["sequence_output"], autograph=False)
+            return answer()[MASK.astype(bool)].numpy()
+
+    expected = states(recorder)
+    plan = make_plan(recorder)
+    assert plan.products == len(plan.ranges) == 8
+    off = np.linalg.norm(states(Int8(plan)) - expected) / np.linalg.norm(expected)
+    # Each product is off by its own error, and no block makes the errors before it larger.
+    assert 0 < off < sum(found.error for found in plan.ranges.values())
+
+    # Smoothing moves the same share of smaller inputs.
+    for layer, rows in recorder.samples.items():
+        recorder.samples[layer] = [x * 1e-6 for x in rows]
+        recorder.largest[layer] *= 1e-6
+    for layer, found in make_plan(recorder).ranges.items():
+        assert found.error == pytest.approx(plan.ranges[layer].error, rel=0.05)

@@ -1,52 +1,44 @@
-"""Losses and accuracies against their formulae."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 
+from bert_tf.networks.tensorflow.embedding_losses import (
+    cosent,
+    in_batch_accuracy,
+    in_batch_cross_entropy,
+    losses_of_vectors,
+    squared_cosine_error,
+)
 from bert_tf.networks.tensorflow.losses import (
     CLASSES,
     LABELS,
     NUMBERS,
     SPANS,
     WORDS,
-    cosent,
-    in_batch_accuracy,
-    in_batch_cross_entropy,
-    losses_of_vectors,
     smoothed_cross_entropy,
     span_accuracy,
     span_cross_entropy,
-    squared_cosine_error,
 )
 
 
-def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
+def test_label_smoothing_and_spans():
     logits, labels = np.array([[1.0, 2.0, 4.0]], np.float32), np.array([2], np.int32)
     logs = logits - np.log(np.exp(logits).sum())
     expected = -(logs * [0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]).sum()
     assert smoothed_cross_entropy(0.1)(labels, logits).numpy()[0] == pytest.approx(expected)
-
-
-def test_loss_and_accuracy_are_means_over_start_and_end():
     logits = np.log(np.array([[[0.5, 0.1], [0.25, 0.8], [0.25, 0.1]]], np.float32))
     targets = tf.constant([[0, 2]])
-    np.testing.assert_allclose(
-        span_cross_entropy(targets, logits), [[-np.log(0.5), -np.log(0.1)]], 1e-5
-    )
+    expected = [[-np.log(0.5), -np.log(0.1)]]
+    np.testing.assert_allclose(span_cross_entropy(targets, logits), expected, 1e-5)
     assert span_accuracy(targets, logits).numpy().tolist() == [[1, 0]]
+    assert losses_of_vectors("infonce", 20.0).soft is None
 
 
-_LOSSES = {
-    "cola": CLASSES,
-    "multi_label": LABELS,
-    "stsb": NUMBERS,
-    "squad": SPANS,
-    "tags": WORDS,
-}
+_LOSSES = {"cola": CLASSES, "multi_label": LABELS, "stsb": NUMBERS, "squad": SPANS, "tags": WORDS}
 
 
-@pytest.mark.parametrize("name", _LOSSES)
+@for_each("name", *_LOSSES)
 def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
     shape = {"stsb": [2], "squad": [2, 5, 2], "tags": [2, 5, 3]}.get(name, [2, 3])
     outputs = tf.random.stateless_normal(shape, [1, 2])
@@ -66,10 +58,6 @@ def test_a_teachers_own_outputs_cost_nothing_and_others_something(name):
     assert np.max(other) > 0.1 and np.all(np.isfinite(other))
 
 
-def test_vectors_have_no_teacher():
-    assert losses_of_vectors("infonce", 20.0).soft is None
-
-
 def drawn(texts=2, rows=5):
     return np.random.default_rng(1).normal(size=(rows, texts, 4)).astype(np.float32)
 
@@ -83,7 +71,7 @@ def entropies(logits, right):
     return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(logits)), right]
 
 
-@pytest.mark.parametrize("texts", [2, 4])
+@for_each("texts", 2, 4)
 def test_infonce_is_cross_entropy_over_the_batch(texts):
     """With wrong answers of every example as further candidates, in one direction."""
     x, numbers = drawn(texts), np.arange(10).reshape(5, 2)
@@ -113,6 +101,5 @@ def test_cosent_and_cosine_are_their_formulae():
     expected = np.log(1 + sum(np.exp(20 * (found[j] - found[i])) for i, j in pairs))
     np.testing.assert_allclose(cosent(20.0)(scores, x), [expected] * 4, rtol=1e-5)
     shares = scores / 5
-    np.testing.assert_allclose(
-        squared_cosine_error(shares, x), (found - shares) ** 2, rtol=1e-4, atol=1e-6
-    )
+    errors = squared_cosine_error(shares, x)
+    np.testing.assert_allclose(errors, (found - shares) ** 2, rtol=1e-4, atol=1e-6)

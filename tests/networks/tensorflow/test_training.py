@@ -1,18 +1,16 @@
-"""TensorFlow's kernels: in training they give what those in keras.ops give."""
-
 import warnings
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from kernel_models import CONFIG, MASK, MODELS, batch, by_keras_ops, randomize
 from rounding import half_rounding, rounding
 
-from bert_tf import BertEncoder
-from bert_tf.models.language_model import BertPreTrainer
+from bert_tf import BertEncoder, BertPreTrainer
 from bert_tf.networks.bert_layer import kernels_of
-from bert_tf.networks.tensorflow import graphs, inference, training, vocabulary_loss
+from bert_tf.networks.tensorflow import graphs, kernels, training, vocabulary_loss
+from bert_tf.networks.tensorflow.inference import InferenceKernels
 
 # On the way to a gradient are about 40 products, forwards and backwards, of sums of up to 28 terms
 # (the tokens of a batch); each addition rounds by half a unit of float32.
@@ -72,13 +70,10 @@ def compare(model, inputs, share, *, static, is_token=None):
     with kernels_of(model, lambda kernels: kernels.in_halves(False)):
         (ours,) = found([0])
     assert [g is None for g in ours[1]] == [g is None for g in gradients]
-    pairs = [
-        (one, other, np.sqrt(np.mean([np.square(x).max() for x in terms])))
-        for one, other, *terms in zip(
-            tf.nest.flatten(ours), [loss, *gradients], *map(tf.nest.flatten, drawn), strict=True
-        )
-        if other is not None
-    ]
+    sides = tf.nest.flatten(ours), [loss, *gradients], *map(tf.nest.flatten, drawn)
+    found = [row for row in zip(*sides, strict=True) if row[1] is not None]
+    sizes = [np.sqrt(np.mean([np.square(x).max() for x in terms])) for _, _, *terms in found]
+    pairs = [(*row[:2], size) for row, size in zip(found, sizes, strict=True)]
     # Some are 0 but for rounding: a bias of the keys changes no probability.
     least = 1e-2 * max(size for *_, size in pairs[1:])
     for one, other, size in pairs:
@@ -90,26 +85,24 @@ def test_dropout_does_not_depend_on_what_the_process_ran_before(monkeypatch):
     """Whether cores are shared, which a process decides by its first operation, changes no bit."""
     outputs = []
     for shared in (True, False):
-        monkeypatch.setattr(inference, "shares_cores", lambda shared=shared: shared)
-        model = BertEncoder(replace(CONFIG, hidden_dropout_prob=0.5), seed=0)
+        monkeypatch.setattr(kernels, "shares_cores", lambda shared=shared: shared)
+        model = BertEncoder(replace(CONFIG, num_hidden_layers=1, hidden_dropout_prob=0.5), seed=0)
         step = tf.function(lambda model=model: model(batch(), training=True), autograph=False)
         outputs.append(step()["sequence_output"].numpy())
     np.testing.assert_array_equal(*outputs)
 
 
-@pytest.mark.parametrize(
-    ("kind", "static", "compiled"),
-    [
-        ("pre-training", True, True),
-        pytest.param("pre-training", False, False, marks=pytest.mark.slow),
-        pytest.param("classifier", False, False, marks=pytest.mark.slow),
-        pytest.param("tagger", True, False, marks=pytest.mark.slow),
-        ("span", False, False),
-        pytest.param("choice", False, False, marks=pytest.mark.slow),
-        pytest.param("bilstm", False, False, marks=pytest.mark.slow),
-        pytest.param("left-to-right classifier", True, True, marks=pytest.mark.slow),
-        pytest.param("right-to-left tagger", True, False, marks=pytest.mark.slow),
-    ],
+@for_each(
+    "kind static compiled",
+    ("pre-training", True, True),
+    slow("pre-training", False, False),
+    slow("classifier", False, False),
+    slow("tagger", True, False),
+    ("span", False, False),
+    slow("choice", False, False),
+    slow("bilstm", False, False),
+    slow("left-to-right classifier", True, True),
+    slow("right-to-left tagger", True, False),
 )
 def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, monkeypatch):
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
@@ -118,8 +111,8 @@ def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, 
     assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
 
 
-@pytest.mark.parametrize("has_amx", [False, True])
-@pytest.mark.parametrize("static", [False, True])
+@for_each("has_amx", False, True)
+@for_each("static", False, True)
 def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
     """With AMX no bias is added to a product itself: TensorFlow would join the two.
 
@@ -138,12 +131,8 @@ def test_bias_of_products_in_bfloat16(has_amx, static, monkeypatch):
             active = training.gelu(tf.matmul(product, tf.eye(8, dtype="bfloat16")), bias)
         return [rows, active, *tape.gradient([rows, active], [product, bias])]
 
-    graph = computed.get_concrete_function(
-        *(
-            tf.TensorSpec(x.shape if static else [None] * x.shape.rank, x.dtype)
-            for x in (product, bias)
-        )
-    )
+    shapes = [x.shape if static else [None] * x.shape.rank for x in (product, bias)]
+    graph = computed.get_concrete_function(*(tf.TensorSpec(x, product.dtype) for x in shapes))
     sources = [op.inputs[0].op for op in graph.graph.get_operations() if op.type == "BiasAdd"]
     while any(op.type.startswith("Identity") for op in sources):
         sources = [op.inputs[0].op if op.type.startswith("Identity") else op for op in sources]
@@ -185,7 +174,7 @@ def with_dropout(numbers, threshold, x):
     return tf.where(numbers < threshold, 0.0, x * (2**16 / (2**16 - threshold)))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@for_each("compiled", False, True)
 def test_gradients_with_dropout(compiled, monkeypatch):
     """As automatic differentiation of the formulae."""
     monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0 if compiled else 2**30)
@@ -201,9 +190,8 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     of_scores = training.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
     def kernels(x, y, gamma, beta, *heads):
-        rows = training.drop(x, of_rows) + training.add_and_normalize(
-            x, y, of_rows, gamma, beta, 1e-12, "float32"
-        )
+        normalized = training.add_and_normalize(x, y, of_rows, gamma, beta, 1e-12, "float32")
+        rows = training.drop(x, of_rows) + normalized
         return rows, training.attention(*heads, mask, of_scores)
 
     def formulae(x, y, gamma, beta, *heads):
@@ -229,7 +217,7 @@ def test_gradients_with_dropout(compiled, monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@for_each("dtype", "float32", "bfloat16")
 def test_cross_entropy_and_argmax(dtype, monkeypatch):
     random = np.random.default_rng(5)
     vectors, table = (tf.cast(random.normal(size=s) * 5, dtype) for s in ([2, 3, 4], [11, 4]))
@@ -262,6 +250,50 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
     np.testing.assert_allclose(plain, results[0][0], rtol=of_float32)
 
 
+def test_only_the_sum_of_products_and_a_bias_is_taken_apart(monkeypatch):
+    monkeypatch.setattr(graphs, "_WORTH_COMPILING", 0)
+    logits, vector = tf.constant([[3.0, 2.0, 1.0]]), tf.constant([1.0, 4.0, 2.0])
+    argmax = vocabulary_loss.argmax
+    for combined in (tf.multiply, tf.subtract, tf.add):
+        found = tf.function(lambda by=combined: argmax(by(logits, vector)), autograph=False)()
+        assert found.numpy() == np.argmax(combined(logits, vector), -1)
+
+
+def test_dropout_is_hashed_as_its_source_has_it():
+    """Hashes by plain integers, as C computes them."""
+    keys = [0x9E3779B9, 0x85EBCA6B]
+
+    def hashed(x):
+        x ^= keys[0]
+        x ^= x >> 16
+        x = (x * 0x7FEB352D + keys[1]) % 2**32
+        x ^= x >> 15
+        x = x * 0x846CA68B % 2**32
+        return x ^ x >> 16
+
+    found = training._hashed(tf.constant(keys, tf.uint32), 5)
+    assert found.numpy().tolist() == [hashed(position) for position in range(5)]
+
+
+def test_batches_are_computed_in_halves_in_training_and_where_cores_are_shared(monkeypatch):
+    in_training, in_inference = training.TrainingKernels(), InferenceKernels()
+    whole = in_training.in_halves(False)
+    asked = in_inference.in_halves(True)
+    for shared in (False, True):
+        monkeypatch.setattr(kernels, "shares_cores", lambda shared=shared: shared)
+        for each, parts in (in_training, 2), (whole, 1), (in_inference, 1), (asked, 1 + shared):
+            sizes = []
+
+            def compute(rows, sizes=sizes):
+                sizes.append(rows["x"].shape[0])
+                return rows["x"] + 1
+
+            compute_rows = tf.function(each.compute_rows, autograph=False)
+            found = compute_rows(compute, {"x": tf.constant([1, 2, 3])})
+            assert found.numpy().tolist() == [2, 3, 4]
+            assert len(sizes) == parts
+
+
 def test_attention_probabilities_in_training():
     encoder = randomize(BertEncoder(CONFIG, attention_probabilities=True))
     found = encoder(batch(), training=True)["attention_probabilities"]
@@ -271,7 +303,7 @@ def test_attention_probabilities_in_training():
     np.testing.assert_allclose(found, wanted, rtol=0, atol=rounding(25, 16, size=4))
 
 
-@pytest.mark.parametrize("change", ["lora", pytest.param("int8", marks=pytest.mark.slow)])
+@for_each("change", "lora", slow("int8"))
 def test_weights_that_keras_adds_or_quantizes_are_used(change):
     model = randomize(BertPreTrainer(replace(CONFIG, num_hidden_layers=1), seed=0))
     inputs = batch("pre-training")

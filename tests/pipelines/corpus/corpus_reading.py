@@ -1,5 +1,3 @@
-"""All of a corpus, for tests."""
-
 import itertools
 from collections import Counter
 
@@ -10,12 +8,9 @@ from bert_tf.pipelines.corpus.sources import open_corpus
 def passages_of(opened, counts=None, unreadable=None):
     """All lines of a corpus; an empty one is where a document ends."""
     counts = Counter() if counts is None else counts
-    return [
-        line
-        for slice_ in itertools.chain.from_iterable(opened.units)
-        for passage in read_slice(slice_, opened.options, counts, unreadable)
-        for line in passage.lines
-    ]
+    slices = itertools.chain.from_iterable(opened.units)
+    read = [read_slice(x, opened.options, counts, unreadable) for x in slices]
+    return [line for passages in read for passage in passages for line in passage.lines]
 
 
 def documents_of(opened, *arguments):

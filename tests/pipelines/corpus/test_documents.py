@@ -5,9 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pytest
+from cases import for_each, refused
 
-from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus import documents
 from bert_tf.pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
 from bert_tf.pipelines.corpus.sources import open_corpus
@@ -47,6 +46,11 @@ def test_blank_lines_and_files_end_documents(tmp_path):
     assert batch.documents.tolist() == [0, 0, 1, 2, 3, 3]
     assert batch.passages.tolist() == [1, 1, 2, 3, 4, 4]
     assert batch.bytes_read == sum(Path(file).stat().st_size for file in files)
+    (batch,) = read(write(tmp_path, "\n\n", " "))
+    assert batch.ends_unit
+    assert batch.lines.size == 0
+    assert total([batch], "documents") == 0
+    assert batch.bytes_read == 3
 
 
 def test_batches_are_bounded_and_hold_every_line_once(tmp_path, monkeypatch):
@@ -95,24 +99,17 @@ def test_batches_of_one_long_document_get_donors(tmp_path, monkeypatch):
     assert lines == "\n".join(texts).encode().split(b"\n")
 
 
-@pytest.mark.parametrize("size", [3, 3000])  # within a batch, and over several
-@pytest.mark.parametrize(
-    ("corpus_format", "cure"),
-    [("sentences", "put a blank line between"), ("text", "give each document a file or JSON obj")],
+@for_each("size", 3, 3000)  # within a batch, and over several
+@for_each(
+    "corpus_format cure",
+    ("sentences", "put a blank line between"),
+    ("text", "add files, or --corpus_format sections"),
+    ("sections", "put two blank lines between"),
 )
 def test_one_document_is_refused(tmp_path, size, corpus_format, cure):
     write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
     corpus = open_corpus(tmp_path, CorpusOptions(corpus_format=corpus_format))
-    with pytest.raises(InputError, match=rf"single document.*: {cure}.*full_sentences"):
-        plan_documents(corpus)
-
-
-def test_a_unit_without_text_is_a_batch_without_lines(tmp_path):
-    (batch,) = read(write(tmp_path, "\n\n", " "))
-    assert batch.ends_unit
-    assert batch.lines.size == 0
-    assert total([batch], "documents") == 0
-    assert batch.bytes_read == 3
+    refused(rf"single document.*: add --instances full.*{cure}", plan_documents, corpus)
 
 
 def sides(batches):
@@ -169,16 +166,15 @@ def test_a_small_corpus_keeps_duplicates_together(tmp_path):
     for seed in range(20):
         found = sides(read(tmp_path, held_out_share=0.01, seed=seed))
         assert not found[True] & found[False]
-    for text in ("same\n\n" * 9, "b\n\nc\n\nd"):  # fewer than four begin differently
+    few = ("same\n\n" * 9, "b\n\nc\n\nd", "a\n\n" * 20 + "b\n\n" * 20, "a\n\nb\n\nc\n\n" * 9)
+    for text in few:  # fewer than four begin differently
         (tmp_path / "a.txt").write_text(text)
         assert not sides(read(tmp_path, held_out_share=0.5, seed=3))[True]
 
 
-@pytest.mark.parametrize("for_pairs", [True, False])
-@pytest.mark.parametrize(("alike", "others", "share"), [(30, 10, 0.01), (100, 100, 0.05)])
-def test_documents_that_begin_alike_are_not_held_out_together(
-    tmp_path, alike, others, share, for_pairs
-):
+@for_each("for_pairs", True, False)
+@for_each("alike others share", (30, 10, 0.01), (100, 100, 0.05))
+def test_documents_that_begin_alike_stay_together(tmp_path, alike, others, share, for_pairs):
     beginning = "\n".join(["the same licence"] * 64)
     texts = [f"{beginning}\na{i}" for i in range(alike)] + [f"b{i}" for i in range(others)]
     corpus = open_corpus(write(tmp_path, "\n\n".join(texts)))
@@ -223,7 +219,7 @@ def test_units_can_be_read_in_any_order_and_finished_groups_be_passed_over(tmp_p
     assert total(in_order, "documents") == 3001
 
 
-@pytest.mark.parametrize("share", [0.0001, 0.9999])
+@for_each("share", 0.0001, 0.9999)
 def test_a_corpus_of_few_documents_holds_out_two_over_its_units(tmp_path, monkeypatch, share):
     """Of a few books, too, of which a small share is less than two."""
     monkeypatch.setattr("bert_tf.pipelines.corpus.sources.UNIT_BYTES", 500)

@@ -1,8 +1,8 @@
 import gzip
 import re
 
-import pytest
 import tensorflow as tf
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +10,6 @@ from bert_tf.pipelines.corpus.sentence_splitting import split_sentences
 
 
 def split(*paragraphs: str) -> list[list[str]]:
-    """Sentences of each paragraph, as Python strings."""
     rows = split_sentences(tf.constant(paragraphs)).to_list()
     return [[sentence.decode() for sentence in row] for row in rows]
 
@@ -48,7 +47,7 @@ Am 3. Oktober kam z. B. Dr. Müller.| Er blieb bis zum 5. Mai.| Das war alles.
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("marked", EXAMPLES)
+@for_each("marked", *EXAMPLES)
 def test_where_sentences_end(marked):
     sentences = [sentence.strip() for sentence in marked.split("|")]
     assert split(marked.replace("|", "")) == [sentences]
@@ -68,7 +67,7 @@ PARAGRAPHS = st.lists(PIECES, max_size=20).map("".join)
 
 
 @given(st.lists(PARAGRAPHS, min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nothing_is_lost(paragraphs):
     for paragraph, sentences in zip(paragraphs, split(*paragraphs), strict=True):
         assert "".join("".join(sentences).split()) == "".join(paragraph.split())

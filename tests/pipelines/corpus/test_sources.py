@@ -5,6 +5,7 @@ import os
 from collections import Counter
 
 import pytest
+from cases import for_each, refused
 from corpus_reading import documents_of
 
 from bert_tf.errors import InputError
@@ -23,6 +24,9 @@ def test_files_of_folders_globs_and_lists_are_sorted_and_listed_once(tmp_path):
     assert find_files([tmp_path / "b.txt", tmp_path, str(tmp_path / "more" / "c.txt")]) == expected
     assert find_files(str(tmp_path / "**" / "*.txt")) == expected
     assert find_files(str(tmp_path / "*.txt")) == expected[:2]
+    os.mkfifo(tmp_path / "pipe")
+    for given in ("-", tmp_path / "pipe", "/dev/null"):
+        refused("is no file, and text is read more than once: write", find_files, given)
 
 
 def test_links_to_folders_are_followed_once(tmp_path):
@@ -35,25 +39,15 @@ def test_links_to_folders_are_followed_once(tmp_path):
     (elsewhere / "loop").symlink_to(folder)
     assert find_files(folder) == [str(folder / name) for name in ("a.txt", "link/b.txt")]
     (folder / "gone.txt").symlink_to("nowhere")
-    with pytest.raises(InputError, match=r"gone\.txt: cannot be read"):
-        open_corpus(folder)
+    refused(r"gone\.txt: cannot be read", open_corpus, folder)
     assert open_corpus(folder, CorpusOptions(skip_unreadable=True)).unreadable
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "*.txt", "empty"])
+@for_each("name", "missing.txt", "*.txt", "empty")
 def test_inputs_without_files_are_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=name.replace("*", r"\*")):
-        find_files(tmp_path / name)
-    with pytest.raises(InputError, match="no corpus"):
-        open_corpus([])
-
-
-def test_pipes_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for given in ("-", tmp_path / "pipe", "/dev/null"):
-        with pytest.raises(InputError, match="is no file, and text is read more than once: write"):
-            find_files(given)
+    refused(name.replace("*", r"\*"), find_files, tmp_path / name)
+    refused("no corpus", open_corpus, [])
 
 
 def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
@@ -84,8 +78,7 @@ def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
     assert documents_of(open_corpus(path, skipping), counts) == [[b"a"]] * 50
     assert counts == {"bad_lines": 50}
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match="no Parquet file, or a damaged one"):
-        open_corpus(path)
+    refused("not a Parquet file, or damaged", open_corpus, path)
 
 
 def test_units_of_a_large_corpus_are_larger(tmp_path, monkeypatch):
@@ -101,14 +94,17 @@ def test_units_of_a_large_corpus_are_larger(tmp_path, monkeypatch):
     assert open_corpus(tmp_path).scale == 1
 
 
-def test_formats_are_not_mixed(tmp_path):
+def test_formats_are_not_mixed_and_files_are_known_by_absolute_paths(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b.jsonl").write_text("{}")
-    with pytest.raises(InputError, match=r"several formats \(jsonl, sentences\)"):
-        open_corpus(tmp_path)
+    refused(r"several formats \(jsonl, sentences\)", open_corpus, tmp_path)
+    # Workers run in other folders.
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    assert open_corpus("a.txt").files == [str(tmp_path / "a.txt")]
 
 
-@pytest.mark.parametrize("text_format", ["sentences", "jsonl"])
+@for_each("text_format", "sentences", "jsonl")
 def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_format):
     if text_format == "sentences":
         text = "\n\n".join(f"{i} a\n{i} b" + "\n" * (i % 3) for i in range(500)) + "\n"
@@ -131,13 +127,6 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
             if has_text
         ]
         assert parts == whole
-
-
-def test_files_are_known_by_absolute_paths(tmp_path, monkeypatch):
-    """Workers run in other folders."""
-    (tmp_path / "a.txt").write_text("a")
-    monkeypatch.chdir(tmp_path)
-    assert open_corpus("a.txt").files == [str(tmp_path / "a.txt")]
 
 
 def test_text_without_blank_lines_is_searched_through_once(tmp_path, monkeypatch):
@@ -166,7 +155,6 @@ def test_small_files_share_a_unit_and_compressed_ones_stay_whole(tmp_path, monke
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """A dataset of TensorFlow Datasets on disk, as `tfds build` leaves it."""
     tfds = pytest.importorskip("tensorflow_datasets")
 
     class Articles(tfds.core.GeneratorBasedBuilder):
@@ -175,11 +163,8 @@ def dataset(tmp_path_factory):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            return self.dataset_info_from_configs(
-                features=tfds.features.FeaturesDict(
-                    {"title": tfds.features.Text(), "text": tfds.features.Text()}
-                )
-            )
+            features = dict.fromkeys(("title", "text"), tfds.features.Text())
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples(60), "test": self._generate_examples(3)}
@@ -209,19 +194,13 @@ def test_datasets_by_name(dataset, monkeypatch):
     assert len(documents_of(opened("tfds:articles:test"))) == 3
     titles = documents_of(opened("tfds:articles", text_field="title"))
     assert [b"t0"] in titles
-    with pytest.raises(
-        InputError,
-        match=r"tfds:articles:1.0.0:train, example 0: no text in the feature .body.: name one of",
-    ):
-        documents_of(opened("tfds:articles", text_field="body"))
+    missing = r"tfds:articles:1.0.0:train, example 0: no text in the feature .body.: name one of"
+    refused(missing, documents_of, opened("tfds:articles", text_field="body"))
     for name in ("tfds:no_such_dataset", "tfds:articles:no_split"):
-        with pytest.raises(InputError, match=f"{name}: TensorFlow Datasets cannot load it"):
-            opened(name)
+        refused(f"{name}: TensorFlow Datasets cannot load it", opened, name)
 
 
-@pytest.mark.parametrize(
-    ("message", "cause"), [("no route\nsecond line", "no route"), ("", "ConnectionError")]
-)
+@for_each("message cause", ("a\nb", "a"), ("", "ConnectionError"))
 def test_a_failed_download_is_not_taken_for_a_wrong_name(message, cause):
     with (
         pytest.raises(InputError, match=rf"articles: .* \({cause}\): check the connection"),

@@ -1,15 +1,13 @@
 import itertools
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from cases import for_each
 
 from bert_tf.pipelines.examples.batches import example_batches
 
-STRINGS = {
-    "text": [str(10 + i) for i in range(11)],
-    "text_pair": [f"{50 + i} {90 + i}" for i in range(11)],
-}
+SECOND = [f"{50 + i} {90 + i}" for i in range(11)]
+STRINGS = {"text": [*map(str, range(10, 21))], "text_pair": SECOND}
 LABELS = np.array([1, 0] * 5 + [1], np.int32)
 
 
@@ -33,23 +31,15 @@ def test_batches_in_file_order(number_tokenizer):
     (inputs,) = batches(number_tokenizer, strings={"text": ["10", "11 12", "13"]}, targets=())
     assert inputs["token_ids"].tolist() == [[10, 0], [11, 12], [13, 0]]
 
-
-def test_weights_stand_beside_the_labels(number_tokenizer):
-    weights = LABELS.astype(np.float32) / 2
+    weights = LABELS.astype(np.float32) / 2  # stand beside the labels
     for _, labels, of_labels in batches(number_tokenizer, 5, targets=(LABELS, weights), seed=1):
         assert (labels / 2).tolist() == of_labels.tolist()
 
 
 def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_tokenizer):
     stream = batches(number_tokenizer, 9, seed=3)
-    epochs = [
-        [
-            (ids[0], label)
-            for inputs, labels in stream[first : first + 3]
-            for ids, label in zip(inputs["token_ids"], labels, strict=True)
-        ]
-        for first in (0, 3, 6)
-    ]
+    rows = [[*zip(inputs["token_ids"][:, 0], labels, strict=True)] for inputs, labels in stream]
+    epochs = [[*itertools.chain(*rows[first : first + 3])] for first in (0, 3, 6)]
     expected = [(10 + i, 1 - i % 2) for i in range(11)]
     assert all(sorted(epoch) == expected != epoch for epoch in epochs)
     assert len(set(map(tuple, epochs))) == 3
@@ -58,7 +48,7 @@ def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_
         tf.nest.map_structure(np.testing.assert_array_equal, rest, stream[step:])
 
 
-@pytest.mark.parametrize(("count", "seed"), [(7, 0), (64, 1), (256, 0), (259, 1), (1003, 2)])
+@for_each("count seed", (7, 0), (259, 1), (1003, 2))
 def test_batches_of_like_length(number_tokenizer, count, seed):
     """Every example once an epoch; the seed alone decides; resumed anywhere; little padding."""
     size, epoch = 4, -(-count // 4)
@@ -89,9 +79,7 @@ def test_batches_of_like_length(number_tokenizer, count, seed):
         assert abs(first - last) < 0.02 * lengths.mean()
 
 
-def test_examples_of_like_length_meet_others_in_each_epoch_and_short_epochs_are_random(
-    number_tokenizer,
-):
+def test_examples_of_like_length_meet_others_and_short_epochs_are_random(number_tokenizer):
     """Sorted as a whole, 256 examples would give the same 64 batches in each epoch."""
 
     def of(count, steps, lengths):
@@ -105,9 +93,7 @@ def test_examples_of_like_length_meet_others_in_each_epoch_and_short_epochs_are_
     assert of(252, 63, np.arange(252)) == of(252, 63, None)
 
 
-@pytest.mark.parametrize(
-    ("size", "whole_batches", "seed"), [(1, 64, 7), (2, 1, None), (2, 1, 7), (3, 1, 7), (3, 64, 7)]
-)
+@for_each("size whole_batches seed", (1, 64, 7), (2, 1, None), (3, 1, 7))
 def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, seed, size):
     # Batches of 3 * size for three workers: of the last one of an epoch some have no rows. 64 are
     # put together by length.
@@ -125,9 +111,8 @@ def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, s
     shares = [of(size, worker=worker, num_workers=3) for worker in range(3)]
     assert [len(share) for share in shares] == [len(whole)] * 3
     for (inputs, labels), *parts in zip(whole, *shares, strict=True):
-        assert [len(part) for _, part in parts] == [
-            len(labels[i * size : (i + 1) * size]) for i in range(3)
-        ]
+        expected = [len(labels[i * size : (i + 1) * size]) for i in range(3)]
+        assert [len(part) for _, part in parts] == expected
         assert np.concatenate([part for _, part in parts]).tolist() == labels.tolist()
         rows = [row[row != 0].tolist() for part, _ in parts for row in part["token_ids"]]
         assert rows == [row[row != 0].tolist() for row in inputs["token_ids"]]

@@ -2,8 +2,8 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+from cases import for_each, refused
 
-from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus import installed_documentation as module
 from bert_tf.pipelines.corpus.installed_documentation import (
     STANDARD_LIBRARY,
@@ -22,21 +22,16 @@ SIZES = {"train": 20, "validation": 5, "test": 10}
 
 
 def documents(labels: int = 2, count: int = 30) -> list[LabelledDocument]:
-    return [
-        LabelledDocument(f"label {label}", [[SENTENCE.format(n, i) for i in range(8)]])
-        for label in range(labels)
-        for n in range(label * count, (label + 1) * count)
-    ]
+    texts = [[[SENTENCE.format(n, i) for i in range(8)]] for n in range(labels * count)]
+    return [LabelledDocument(f"label {n // count}", text) for n, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Use tf.data or TensorFlow's own.", "Use data or 's own."),
-        ("Tensorflows and stuff", "Tensorflows and stuff"),
-        ("keras_hub models of keras hub", "models of"),
-        ("np.zeros, an np array", "zeros, an array"),
-    ],
+@for_each(
+    "text expected",
+    ("Use tf.data or TensorFlow's own.", "Use data or 's own."),
+    ("Tensorflows and stuff", "Tensorflows and stuff"),
+    ("keras_hub models of keras hub", "models of"),
+    ("np.zeros, an np array", "zeros, an array"),
 )
 def test_names_are_taken_out_as_words(text, expected):
     names = ["tf", "tensorflow", "keras_hub", "keras hub", "np"]
@@ -56,14 +51,10 @@ def test_splits_are_balanced_and_share_no_document():
     assert not seen["train"] & (seen["validation"] | seen["test"])
     assert not seen["validation"] & seen["test"]
     assert {int(number) for number in seen["validation"] | seen["test"]} == held_out
+    refused("give more text", labelled_passages, documents(1), examples_per_label=SIZES, seed=1)
 
 
-def test_text_from_one_place_has_no_labels_to_tell_apart():
-    with pytest.raises(InputError, match="give more text"):
-        labelled_passages(documents(1), examples_per_label=SIZES, seed=1)
-
-
-def test_own_text_is_labelled_by_file_or_by_quarter(tmp_path):
+def test_own_text_is_labelled_by_file_or_by_quarter_and_cut(tmp_path):
     for name in ("a.txt", "b.txt"):
         write_corpus(tmp_path / name, documents(1, count=8))
     files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
@@ -72,9 +63,6 @@ def test_own_text_is_labelled_by_file_or_by_quarter(tmp_path):
     assert both[0].paragraphs == documents(1, count=8)[0].paragraphs
     one = read_labelled_documents(files[:1])
     assert [d.label for d in one] == [f"part {i} of 4" for i in (1, 1, 2, 2, 3, 3, 4, 4)]
-
-
-def test_a_long_document_is_cut(tmp_path):
     (tmp_path / "novel.txt").write_text("A sentence of the only chapter.\n" * 2000)
     cut = read_labelled_documents([str(tmp_path / "novel.txt")])
     assert sum(len(document.paragraphs[0]) for document in cut) == 2000
@@ -108,8 +96,7 @@ def test_processes_that_run_a_script_again_are_told_so(monkeypatch):
             raise BrokenProcessPool
 
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda mp_context: Broken())
-    with pytest.raises(InputError, match="must begin its work under if __name__ == '__main__'"):
-        installed_documentation()
+    refused("must begin its work under if __name__ == '__main__'", installed_documentation)
 
 
 @pytest.mark.slow

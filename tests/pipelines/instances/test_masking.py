@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_tf.errors import InputError
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.instances.masking import mask_tokens
 
@@ -16,23 +16,15 @@ CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 50_000
 IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000
 WORDS = {"whole_word_masking": True}
 SPANS = {"max_ngram": 3}
-TOKENIZER = SimpleNamespace(
-    vocabulary_size=VOCABULARY,
-    cls_token_id=CLS,
-    sep_token_id=SEP,
-    mask_token_id=MASK,
-    is_continuation=IS_CONTINUATION,
-)
+SPECIAL = {"cls_token_id": CLS, "sep_token_id": SEP, "mask_token_id": MASK}
+TOKENIZER = SimpleNamespace(vocabulary_size=VOCABULARY, is_continuation=IS_CONTINUATION, **SPECIAL)
 
 
 def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15, **what):
-    masked = mask_tokens(
-        tf.constant(token_ids, tf.int32),
-        tf.constant(padding_mask),
-        TOKENIZER,
-        PretrainingDataOptions(max_predictions_per_seq=predictions, masked_lm_prob=prob, **what),
-        tf.constant([seed, 7], tf.int64),
-    )
+    given = tf.constant(token_ids, tf.int32), tf.constant(padding_mask), TOKENIZER
+    most = {"max_predictions_per_seq": predictions, "masked_lm_prob": prob}
+    options = PretrainingDataOptions(**most, **what)
+    masked = mask_tokens(*given, options, tf.constant([seed, 7], tf.int64))
     return [values.numpy() for values in masked]
 
 
@@ -81,8 +73,7 @@ def test_shares_above_1_are_refused():
         PretrainingDataOptions(mask_token_share=masked / 10, random_token_share=1 - masked / 10)
         PretrainingDataOptions(mask_token_share=masked / 10, random_token_share=(10 - masked) / 10)
     wrong = r"mask_token_share 0\.9 and random_token_share 0\.2 are more than 1 together"
-    with pytest.raises(InputError, match=wrong):
-        PretrainingDataOptions(mask_token_share=0.9, random_token_share=0.2)
+    refused(wrong, PretrainingDataOptions, mask_token_share=0.9, random_token_share=0.2)
 
 
 def plain_words(row):
@@ -150,22 +141,15 @@ def test_tokens_words_and_spans_are_chosen_as_one_by_one(
     length = max(map(len, texts))
     token_ids = np.array([text + [0] * (length - len(text)) for text in texts])
     padding_mask = np.array([[1] * len(text) + [0] * (length - len(text)) for text in texts])
-    shown, positions, labels, weights = mask(
-        token_ids,
-        padding_mask,
-        seed,
-        predictions,
-        prob,
-        whole_word_masking=whole_word_masking,
-        max_ngram=max_ngram,
-    )
+    how = {"whole_word_masking": whole_word_masking, "max_ngram": max_ngram}
+    made = mask(token_ids, padding_mask, seed, predictions, prob, **how)
+    shown, positions, labels, weights = made
     assert (shown >= 0).all() and (shown < VOCABULARY).all()
 
     order_seed = tf.random.split(tf.constant([seed, 7], tf.int64), 3)[0]
     scores = tf.random.stateless_uniform(token_ids.shape, order_seed).numpy()
-    draws = tf.random.stateless_uniform(
-        token_ids.shape, tf.random.fold_in(order_seed, max_ngram)
-    ).numpy()
+    length_seed = tf.random.fold_in(order_seed, max_ngram)
+    draws = tf.random.stateless_uniform(token_ids.shape, length_seed).numpy()
     shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
     sizes = 1 + np.searchsorted(shares[:-1] / shares[-1], draws, side="right")
     for i, text in enumerate(texts):
@@ -189,7 +173,7 @@ def test_tokens_words_and_spans_are_chosen_as_one_by_one(
         assert shown[i, untouched].tolist() == token_ids[i, untouched].tolist()
 
 
-@pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
+@for_each("what", {}, WORDS, SPANS, ids=["tokens", "words", "spans"])
 def test_places_are_as_likely_and_tokens_of_a_word_masked_apart(what):
     # [CLS] words [SEP] words [SEP], words of 1 to 4 pieces; every token of a row is distinct.
     continues = np.random.default_rng(1).random([2000, 128]) < 0.3

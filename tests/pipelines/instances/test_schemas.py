@@ -3,6 +3,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from hypothesis import given, settings
 from rounding import rounding
 from tiny import tiny_config
@@ -16,7 +17,7 @@ from bert_tf.pipelines.instances.schemas import row_predictions, serialize_examp
 from bert_tf.pipelines.shards.folder import open_shards
 from bert_tf.pipelines.shards.manifest import Manifest
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.run import write_shards
 
 LENGTH, MOST = 64, 4
 
@@ -49,6 +50,14 @@ def test_instances_go_where_the_least_room_is_left(lengths, most):
     assert rows.tolist() == least_room_first(lengths, most)
 
 
+@for_each("lengths rows", ([], 0), ([9], 1), ([60, 60, 4], 2))
+def test_no_row_is_empty(lengths, rows):
+    records = tf.constant([b"record"] * len(lengths), tf.string)
+    how = options(instances_per_row=MOST), tf.zeros(2, tf.int32)
+    made = schemas.serialize_rows(records, tf.constant(lengths, tf.int32), *how)
+    assert made.shape == (rows,)
+
+
 @given(lengths=st.lists(st.integers(3, LENGTH), min_size=1, max_size=MOST))
 def test_slots_hold_the_predictions_of_any_row(lengths):
     if sum(lengths) > LENGTH:
@@ -65,7 +74,7 @@ def tokenizer(number_tokenizer):
     return type(number_tokenizer)(vocabulary_size=4000)
 
 
-@pytest.fixture(scope="module", params=["static", pytest.param("dynamic", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["static", slow("dynamic")])
 def folders(request, made_once, number_corpus, tokenizer):
     """The same instances in shards of their own, and in shards of rows."""
 
@@ -81,7 +90,6 @@ def folders(request, made_once, number_corpus, tokenizer):
 
 
 def whole_epoch(folder, tokenizer):
-    """All instances, or rows, in one batch."""
     count = open_shards(folder).instances
     batches = pretraining_batches(folder, count, shuffle=False, repeat=False, tokenizer=tokenizer)
     return next(iter(batches))
@@ -153,9 +161,9 @@ def loss_and_gradients(model, batch):
     return loss.numpy(), [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
 
 
-@pytest.mark.parametrize("folders", ["static"], indirect=True)
+@for_each("folders", "static", indirect=True)
 def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer):
-    config = tiny_config(4000, "2x16x2", max_position_embeddings=LENGTH, dropout=0)
+    config = tiny_config(4000, "1x16x2", max_position_embeddings=LENGTH, dropout=0)
     model = BertPreTrainer(config, seed=1)
     batches = [whole_epoch(folder, tokenizer) for folder in folders]
     (loss, gradients), (in_rows, of_rows) = (loss_and_gradients(model, each) for each in batches)
@@ -177,12 +185,10 @@ def test_a_token_sees_its_own_instance_alone():
     direction = "left_to_right+right_to_left"  # the test above is of both
     config = tiny_config(50, "2x16x2", max_position_embeddings=8, attention_direction=direction)
     encoder, _ = encoder_for(config, 1, None)
-    inputs = {
-        "token_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0]]),
-        "segment_ids": np.zeros([1, 8], int),
-        "padding_mask": np.array([[1, 1, 1, 2, 2, 2, 2, 0]]),
-        "position_ids": np.array([[0, 1, 2, 0, 1, 2, 3, 0]]),
-    }
+    ids = np.array([[2, 7, 3, 2, 8, 9, 3, 0]])
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids}
+    inputs["padding_mask"] = np.array([[1, 1, 1, 2, 2, 2, 2, 0]])
+    inputs["position_ids"] = np.array([[0, 1, 2, 0, 1, 2, 3, 0]])
     before = encoder(inputs)["sequence_output"].numpy()
     other = {**inputs, "token_ids": np.array([[2, 7, 3, 2, 30, 31, 3, 5]])}
     after = encoder(other)["sequence_output"].numpy()

@@ -1,7 +1,7 @@
 import pytest
 from shard_files import TEXT_OPTIONS, many_options, options, write_many
 
-from bert_tf.pipelines.shards.writing import write_shards
+from bert_tf.pipelines.shards.run import write_shards
 from bert_tf.tokenization import BertTokenizer
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
@@ -36,13 +36,11 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    """The tokenizer of `text`."""
     return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 
 
 @pytest.fixture(scope="module")
 def whole_text(tmp_path_factory, text, tokenizer, small_units):
-    """What one process makes of `text`."""
     out = tmp_path_factory.mktemp("whole") / "out"
     write_shards(text, out, tokenizer, TEXT_OPTIONS)
     return out
@@ -57,8 +55,6 @@ def corpus(tmp_path, number_corpus):
 
 @pytest.fixture(scope="session")
 def write(number_tokenizer):
-    """Writes shards of text of numbers."""
-
     def write(inputs, output, made_of=None, **named):
         made_of = made_of or options()
         return write_shards(inputs, output, number_tokenizer, made_of, **named)[0]
@@ -74,7 +70,6 @@ def many(tmp_path_factory, number_corpus):
 
 @pytest.fixture(scope="module")
 def whole_many(tmp_path_factory, many, number_tokenizer, small_units):
-    """The shards of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole") / "out"
     write_shards(many, out, number_tokenizer, many_options())
     return out

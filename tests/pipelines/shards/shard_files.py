@@ -29,7 +29,6 @@ def many_options(**changed: Any) -> PretrainingDataOptions:
 
 
 def write_many(folder: Path, number_corpus: Callable[..., str], files: int = 5) -> Path:
-    """Some files of thirty documents, 18 kB each."""
     folder.mkdir()
     for index in range(files):
         text = number_corpus(30, first=10 + index * 30 * 12 * 9)
@@ -38,7 +37,6 @@ def write_many(folder: Path, number_corpus: Callable[..., str], files: int = 5) 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files below a folder, by their names."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -54,7 +52,6 @@ def records_of(path: Path) -> list[bytes]:
 
 
 def file_of(folder: Path, number: int = 1, split: str = "train") -> Path:
-    """The path of a shard."""
     return folder / Manifest.load(folder).shards[split][number].file
 
 
@@ -63,10 +60,7 @@ def examples(folder: Path, split: str = "train") -> Iterator[dict[str, list]]:
     for shard in Manifest.load(folder).shards[split]:
         for record in records_of(folder / shard.file):
             features = tf.train.Example.FromString(record).features.feature.items()
-            yield {
-                name: list(feature.int64_list.value or feature.float_list.value)
-                for name, feature in features
-            }
+            yield {name: [*(x.int64_list.value or x.float_list.value)] for name, x in features}
 
 
 def unmasked(batches: list[Any]) -> list[tuple]:
@@ -85,12 +79,10 @@ def arrays(dataset: tf.data.Dataset, batches: int | None = None) -> list:
 
 
 def joined(dataset: tf.data.Dataset) -> Any:
-    """All batches of a dataset as one."""
     return tf.nest.map_structure(lambda *values: np.concatenate(values), *arrays(dataset))
 
 
 def flip(path: Path, place: int) -> None:
-    """Changes a bit of a byte."""
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
@@ -113,11 +105,8 @@ def stored(shards: ShardFolder, file: Path | None = None) -> list[bytes]:
     kept = np.flatnonzero(blocks.records)
     if file is not None:
         kept = np.intersect1d(kept, blocks.of_file(shards.files.index(str(file))))
-    return [
-        record
-        for block in kept
-        for record in blocks.read(block, blocks.records[block]).numpy().tolist()
-    ]
+    read = (blocks.read(block, blocks.records[block]).numpy().tolist() for block in kept)
+    return [record for records in read for record in records]
 
 
 def without_blocks(records: list[bytes], damaged: Iterable[int]) -> list[bytes]:
@@ -127,12 +116,10 @@ def without_blocks(records: list[bytes], damaged: Iterable[int]) -> list[bytes]:
 
 
 def read_all(shards: Path | ShardFolder, tokenizer: Any) -> list:
-    """Reads an epoch as training does."""
     return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))
 
 
 def refusal(shards: Path, tokenizer: Any) -> str:
-    """The error that ends an epoch."""
     with pytest.raises(InputError) as refused, shard_errors(open_shards(shards)):
         read_all(shards, tokenizer)
     return str(refused.value)

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shard_files import rewrite as write
 
 from bert_tf.pipelines.shards import record_blocks
-from bert_tf.pipelines.shards.record_blocks import FRAME_BYTES, RecordBlocks, scan
+from bert_tf.pipelines.shards.record_blocks import DAMAGED, FRAME_BYTES, RecordBlocks, scan
 
 SLOW_START = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -24,7 +25,6 @@ def scanned_blocks(paths):
 
 
 def read(blocks):
-    """The records of each block."""
     return [blocks.read(n, count).numpy().tolist() for n, count in enumerate(blocks.records)]
 
 
@@ -60,7 +60,7 @@ def test_no_damaged_record_is_in_a_sound_block(tmp_path, data):
     starts = [0, *ends.tolist()]
 
     blocks = scanned_blocks([path])
-    sound = [n for n in range(len(blocks.records)) if blocks.is_sound(n, tf.identity)]
+    sound = [n for n in range(len(blocks.records)) if blocks.fault(n, tf.identity) is None]
     for n in sound:  # what is read was written, whatever the lengths say
         first = starts.index(blocks.offset[n])
         count = int(blocks.records[n])
@@ -68,7 +68,8 @@ def test_no_damaged_record_is_in_a_sound_block(tmp_path, data):
     if kept in starts:  # cut between two records, which the file alone cannot tell
         damaged = {n for n in damaged if ends[n] <= kept}
     first = min(damaged, default=None)
-    assert blocks.first_damaged(0, tf.identity) == first
+    found = None if first is None else (first, DAMAGED)
+    assert blocks.first_damaged(0, tf.identity) == found
     if first is not None:  # the blocks before are read
         assert [n for n in sound if n < first // BLOCK] == list(range(first // BLOCK))
 
@@ -82,11 +83,8 @@ def test_what_a_damaged_length_hides_is_estimated(tmp_path):
 
 
 def test_blocks_are_dealt_to_workers(tmp_path):
-    paths = [
-        write(tmp_path / str(file), [f"{file}.{i}".encode() for i in range(10)])
-        for file in range(3)
-    ]
-    blocks = scanned_blocks(paths)
+    names = [[f"{file}.{i}".encode() for i in range(10)] for file in range(3)]
+    blocks = scanned_blocks([write(tmp_path / str(i), each) for i, each in enumerate(names)])
     whole = read(blocks)
     assert [len(block) for block in whole] == 3 * [4, 4, 2]
     assert blocks.of_file(1).tolist() == [3, 4, 5]
@@ -94,8 +92,8 @@ def test_blocks_are_dealt_to_workers(tmp_path):
         assert read(blocks.dealt(worker, 4)) == whole[worker::4]
 
 
-@pytest.mark.parametrize("content", [b"\0" * 5, b"\0" * 100, b"text\n" * 1000])
+@for_each("content", b"\0" * 5, b"\0" * 100, b"text\n" * 1000)
 def test_files_that_hold_no_records(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     blocks = scanned_blocks([tmp_path / "x"])
-    assert blocks.first_damaged(0, tf.identity) == 0
+    assert blocks.first_damaged(0, tf.identity) == (0, DAMAGED)

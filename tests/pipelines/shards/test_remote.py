@@ -1,5 +1,3 @@
-"""Corpora and shards in object stores: an S3 server and a GCS emulator, with faults."""
-
 import gzip
 import socket
 import threading
@@ -8,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import for_each, refused
 from corpus_reading import passages_of
 from s3_server import Faults
 from shard_files import TEXT_OPTIONS as OPTIONS
@@ -19,7 +18,7 @@ from bert_tf.pipelines.shards.folder import open_shards, tokenizer_of_shards
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest, verify
 from bert_tf.pipelines.shards.pretraining_batches import pretraining_batches
-from bert_tf.pipelines.shards.writing import UnitShare, write_shards
+from bert_tf.pipelines.shards.run import UnitShare, write_shards
 
 pytestmark = pytest.mark.usefixtures("small_units")
 
@@ -51,24 +50,20 @@ def test_shards_in_a_bucket_have_the_same_bytes(s3, corpus, tokenizer, whole_tex
     assert_same(out, whole_text)
     assert verify(out) == Manifest.load(out) == manifest
     assert tokenizer_of_shards(out).vocabulary_hash == tokenizer.vocabulary_hash
-    with pytest.raises(InputError, match=r"s3://bucket/shards: is not empty"):
-        write_shards(corpus, out, tokenizer, OPTIONS)
+    refused(r"s3://bucket/shards: is not empty", write_shards, corpus, out, tokenizer, OPTIONS)
     write_shards(f"{corpus}/*.txt", out, tokenizer, OPTIONS, overwrite=True)
     assert_same(out, whole_text)
 
 
 @pytest.mark.slow
-def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, whole_text):
+def test_faults_of_the_store_and_no_right_to_delete_change_nothing(
+    s3, corpus, tokenizer, whole_text, monkeypatch, caplog
+):
     Faults.faults[:] = ["", "503", "slow", "", "503", "", "cut"] * 5
     write_shards(corpus, f"{s3}/faults", tokenizer, OPTIONS)
     assert not Faults.faults
     assert_same(f"{s3}/faults", whole_text)
 
-
-@pytest.mark.slow
-def test_a_bucket_without_the_right_to_delete_gets_shards(
-    s3, corpus, tokenizer, whole_text, monkeypatch, caplog
-):
     def deny(key):
         raise PermissionError("Access Denied")
 
@@ -85,8 +80,7 @@ def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, whole_text, monkeypatch
     for number in (2, 1):
         share = UnitShare(number, 2)
         write_shards(corpus, out, tokenizer, OPTIONS, share=share)
-        with pytest.raises(InputError, match="not finished there"):
-            open_shards(out)
+        refused("not finished there", open_shards, out)
         if number == 2:
             with pytest.raises(InputError, match="units of the corpus are missing"):
                 write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
@@ -123,16 +117,14 @@ def test_of_two_runs_that_begin_in_a_bucket_at_once_one_writes(s3, corpus, token
             return str(error)
 
     with ThreadPoolExecutor() as threads:
-        manifest, refusal = sorted(
-            threads.map(write, [1, 2]), key=lambda made: isinstance(made, str)
-        )
+        manifest, refusal = sorted(threads.map(write, [1, 2]), key=lambda x: isinstance(x, str))
     assert "two/.journal: another process is writing there" in refusal
     assert verify(f"{s3}/two") == manifest
     assert not storage.open_folder(f"{s3}/two/.journal").all_names()
 
 
 @pytest.mark.slow
-def test_training_reads_through_a_cache_of_bounded_size(
+def test_training_reads_through_a_bounded_cache(
     s3, corpus, tokenizer, whole_text, tmp_path, monkeypatch
 ):
     out = f"{s3}/read"
@@ -150,7 +142,7 @@ def test_training_reads_through_a_cache_of_bounded_size(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["big.txt", "big.txt.gz", "big.parquet"])
+@for_each("path", "big.txt", "big.txt.gz", "big.parquet")
 def test_large_objects_are_cut_and_read_as_files(s3, texts, tmp_path, path):
     content = b"\n\n".join(texts.values())
     if path.endswith(".gz"):
@@ -176,12 +168,9 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
         f"{s3}/nothing": r"nothing: no object there|no such bucket or key",
         "abc://x/y": r"abc://: no such protocol",
     }.items():
-        with pytest.raises(InputError, match=message):
-            write_shards(given, tmp_path / "out", tokenizer, OPTIONS)
-    with pytest.raises(InputError, match=r"s3://nowhere.*: no such bucket"):
-        write_shards(corpus, "s3://nowhere/out", tokenizer, OPTIONS)
-    with pytest.raises(InputError, match="text/out lies in the input"):
-        write_shards(corpus, f"{corpus}/out", tokenizer, OPTIONS)
+        refused(message, write_shards, given, tmp_path / "out", tokenizer, OPTIONS)
+    refused("nowhere.*no such bucket", write_shards, corpus, "s3://nowhere/out", tokenizer, OPTIONS)
+    refused("text/out lies in the input", write_shards, corpus, f"{corpus}/out", tokenizer, OPTIONS)
     storage.open_folder(f"{s3}/mine/deep").write("notes.txt", b"keep")
     for overwrite in (False, True):
         with pytest.raises(InputError, match=r"mine: holds deep/notes\.txt"):
@@ -193,8 +182,7 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
     storage._file_system.cache_clear()
     storage._file_system("s3").clear_instance_cache()
     storage._file_system.cache_clear()
-    with pytest.raises(InputError, match=r"s3://bucket/text: no credentials"):
-        write_shards(corpus, tmp_path / "out", tokenizer, OPTIONS)
+    refused("text: no credentials", write_shards, corpus, tmp_path / "out", tokenizer, OPTIONS)
     storage._file_system.cache_clear()
 
 

@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from preloaded import run_code, run_command, start_command
+from cases import for_each, refused, slow
+from command_line import finished
+from preloaded import run_code
 from shard_files import TEXT_OPTIONS as OPTIONS
 from shard_files import contents, flip
 
@@ -27,8 +29,8 @@ from bert_tf.files.storage import Folder, open_folder
 from bert_tf.pipelines.shards import workers
 from bert_tf.pipelines.shards.journal import Journal
 from bert_tf.pipelines.shards.manifest import Manifest
+from bert_tf.pipelines.shards.run import UnitShare, write_shards
 from bert_tf.pipelines.shards.workers import BeamRunner, ExecutorRunner, dask_workers, process_pool
-from bert_tf.pipelines.shards.writing import UnitShare, write_shards
 
 pytestmark = pytest.mark.usefixtures("small_units")
 
@@ -74,6 +76,22 @@ def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
     assert len(opened) == 2
 
 
+def test_processes_may_die_as_long_as_units_are_made(monkeypatch):
+    runner = ExecutorRunner(lambda: contextlib.nullcontext(), retries=2)
+    makes = [True] * 5 + [False] * 2 + [True] + [False] * 3
+    calls = iter(makes)
+
+    def run(self, executor, job, waiting, failures, report):
+        if next(calls):
+            waiting.popitem()
+        raise BrokenExecutor
+
+    monkeypatch.setattr(ExecutorRunner, "_run", run)
+    units = [SimpleNamespace(number=number) for number in range(7)]
+    refused("worker processes die again and again", runner, None, units, None)
+    assert next(calls, None) is None  # the third in a row that made nothing
+
+
 @pytest.mark.slow
 def test_four_processes_one_of_which_has_a_full_disk(tmp_path, text, tokenizer, whole):
     open_pool, _ = pools(4, (Path("/dev/full").write_bytes, b"content"))
@@ -116,12 +134,10 @@ def test_a_worker_of_another_version_is_refused(tmp_path, text, tokenizer, monke
         write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make_runner",
-    [
-        lambda: ExecutorRunner(lambda: ThreadPoolExecutor(2)),
-        lambda: BeamRunner("--runner=FnApiRunner --direct_running_mode=in_memory"),
-    ],
+    lambda: ExecutorRunner(lambda: ThreadPoolExecutor(2)),
+    lambda: BeamRunner("--runner=FnApiRunner --direct_running_mode=in_memory"),
     ids=["executor", "beam"],
 )
 def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer, make_runner):
@@ -152,22 +168,19 @@ def test_a_file_that_vanishes_hides_no_other(tmp_path, monkeypatch):
 def test_units_in_any_order(tmp_path, text, tokenizer, whole):
     out = tmp_path / "out"
     finish = {"finish": True}
-    with pytest.raises(InputError, match="holds no units"):
-        write_shards(text, out, tokenizer, OPTIONS, **finish)
+    refused("holds no units", write_shards, text, out, tokenizer, OPTIONS, **finish)
     for number in (3, 1, 3):
         write_shards_of_share(text, out, tokenizer, number)
     with pytest.raises(InputError, match=r"are missing \(2(, \d+)*\): make them with --units"):
         write_shards(text, out, tokenizer, OPTIONS, **finish)
     write_shards_of_share(text, out, tokenizer, 2)
     flip(sorted(out.glob("train-*"))[2], 50)
-    with pytest.raises(InputError, match=r"shards of 1 of \d+ units"):
-        write_shards(text, out, tokenizer, OPTIONS, **finish)
+    refused(r"shards of 1 of \d+ units", write_shards, text, out, tokenizer, OPTIONS, **finish)
     for number in (1, 2, 3):
         write_shards_of_share(text, out, tokenizer, number)
     write_shards(text, out, tokenizer, OPTIONS, **finish)
     assert contents(out) == whole
-    with pytest.raises(InputError, match="is not empty"):
-        write_shards_of_share(text, out, tokenizer, 2)
+    refused("is not empty", write_shards_of_share, text, out, tokenizer, 2)
 
 
 def write_shards_of_share(text, out, tokenizer, number):
@@ -175,9 +188,7 @@ def write_shards_of_share(text, out, tokenizer, number):
     assert write_shards(text, out, tokenizer, OPTIONS, share=share) == []
 
 
-@pytest.mark.parametrize(
-    "moment", [(Folder, "all_names"), pytest.param((Journal, "entries"), marks=pytest.mark.slow)]
-)
+@for_each("moment", (Folder, "all_names"), slow((Journal, "entries")))
 def test_jobs_that_begin_at_the_same_time(tmp_path, text, tokenizer, whole, monkeypatch, moment):
     """The first job runs while the second one looks at the empty folder."""
     out, removed = tmp_path / "out", []
@@ -203,81 +214,41 @@ def test_another_corpus_under_the_same_journal_is_refused(tmp_path, text, tokeni
     out, other = tmp_path / "out", shutil.copytree(text, tmp_path / "other")
     write_shards_of_share(text, out, tokenizer, 1)
     before = contents(out)
-    with pytest.raises(InputError, match=r"differs in the corpus \(.*other/0\.txt"):
-        write_shards_of_share(other, out, tokenizer, 2)
+    refused(r"differs .*other/0\.txt", write_shards_of_share, other, out, tokenizer, 2)
     assert contents(out) == before
 
 
 def test_options_that_exclude_each_other(tmp_path, text, tokenizer, capsys):
     tokenizer.save(tmp_path / "vocab")
     command = f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {tmp_path}/out"
+    bad_units = {f"--units {x}": f"is {x}: give" for x in ("17/16", "0/16", "3", "a/b", "3/16/2")}
     for options, message in {
         "--workers 2 --dask tcp://a:1": "--workers cannot be combined with --dask",
         "--workers 2 --finish": "--workers cannot be combined with --finish",
         "--units 1/2 --finish": "--finish cannot be combined with --units",
         "--units 1/2 --overwrite": "--overwrite cannot be combined with --units",
-        **{
-            f"--units {x}": f"--units is {x}: give" for x in ("17/16", "0/16", "3", "a/b", "3/16/2")
-        },
+        **bad_units,
     }.items():
         assert main([*command.split(), *options.split()]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
-    """Three jobs at once; each is killed after its first unit and started again."""
-    tokenizer.save(tmp_path / "vocab")
-    setup = (
-        "import bert_tf.pipelines.corpus.sources, bert_tf.pipelines.corpus.documents\n"
-        "bert_tf.pipelines.corpus.sources.UNIT_BYTES = 8_000\n"
-        "bert_tf.pipelines.corpus.documents.GROUP_BYTES = 5_000\n"
-    )
-    out = tmp_path / "out"
-
-    command = (
-        f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {out} --max_seq_length 32 "
-        "--num_shards 2 --held_out_share 0.1"
-    ).split()
-
-    def job(number):
-        process = start_command([*command, "--units", f"{number}/3"], setup=setup)
-        while process.poll() is None and not list(
-            (out / ".journal").glob(f"{number - 1:05d}-*-last.json")
-        ):
-            time.sleep(0.002)
-        process.kill()
-        process.wait()
-        done = run_command([*command, "--units", f"{number}/3"], setup=setup)
-        assert done.returncode == 0, done.stderr
-
-    with ThreadPoolExecutor(3) as jobs:
-        list(jobs.map(job, (1, 2, 3)))
-    done = run_command([*command, "--finish"], setup=setup)
-    assert done.returncode == 0, done.stderr
-    assert contents(out) == whole
-
-
-@pytest.mark.parametrize(
-    ("module", "make_runner", "cure"),
-    [
-        ("distributed", lambda: dask_workers("tcp://a:1"), r"'distributed>=2026\.1'"),
-        ("apache_beam", BeamRunner, r"'apache-beam<3,>=2\.77'"),
-    ],
+@for_each(
+    "module make_runner cure",
+    ("distributed", lambda: dask_workers("tcp://a:1"), r"'distributed>=2026\.1'"),
+    ("apache_beam", BeamRunner, r"'apache-beam<3,>=2\.77'"),
 )
 def test_a_missing_package_is_named(monkeypatch, module, make_runner, cure):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=f"pip install {cure}"):
-        make_runner()
+    refused(f"pip install {cure}", make_runner)
 
 
 def test_a_scheduler_that_is_not_there(tmp_path, text, tokenizer, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.5)
     runner = ExecutorRunner(dask_workers("tcp://localhost:1"))
-    with pytest.raises(InputError, match="no scheduler answers"):
-        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    refused("no scheduler", write_shards, text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
 
 
 def sleep(task):
@@ -285,7 +256,7 @@ def sleep(task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["scheduler", "worker"])
+@for_each("victim", "scheduler", "worker")
 def test_dask_whose_scheduler_or_only_worker_is_killed(tmp_path, victim, monkeypatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "work", sleep)
@@ -336,9 +307,8 @@ def test_dask_with_a_worker_that_is_killed(tmp_path, text, tokenizer, whole):
                 killed.append(victim)
 
         runner = ExecutorRunner(dask_workers(cluster.scheduler_address))
-        write_shards(
-            text, tmp_path / "out", tokenizer, OPTIONS, runner=runner, progress=kill, threads=1
-        )
+        how = {"runner": runner, "progress": kill, "threads": 1}
+        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, **how)
     assert contents(tmp_path / "out") == whole
     assert killed
 
@@ -357,21 +327,16 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path, text, tokenizer, whole
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
-def test_beam_makes_what_one_process_makes(tmp_path, text, tokenizer, whole, mode):
-    runner = BeamRunner(f"--runner=FnApiRunner --direct_num_workers=2 --direct_running_mode={mode}")
+def test_beam_makes_what_one_process_makes(tmp_path, text, tokenizer, whole):
+    """In one process, and in several, as the command has it."""
+    runner = BeamRunner("--runner=FnApiRunner --direct_running_mode=in_memory")
     write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
     assert contents(tmp_path / "out") == whole
-
-
-@pytest.mark.slow
-def test_the_command_with_beam(tmp_path, text, tokenizer):
     tokenizer.save(tmp_path / "vocab")
     command = f"shards --corpus {text} --tokenizer {tmp_path}/vocab --output {tmp_path}/shards"
     command = [sys.executable, "-m", "bert_tf.cli", *command.split(), "--runner", "beam"]
     command += ["--max-seq-length", "32", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = finished(*command)
     for length in ("32", "64"):
         assert Manifest.load(tmp_path / "shards" / length).instances() > 0
     assert "cudart" not in done.stderr

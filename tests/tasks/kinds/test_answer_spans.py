@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 
 from bert_tf import BertTokenizer
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, _answers, best_answers
@@ -103,7 +104,7 @@ def random_texts(seed: int, count: int) -> list[str]:
     return [" ".join(word() for _ in range(length)) for length in lengths]
 
 
-@pytest.mark.parametrize("unanswerable", [True, False])
+@for_each("unanswerable", True, False)
 def test_answers_are_the_originals(answers_of, unanswerable):
     for seed in range(3):
         contexts = random_texts(seed, 12)
@@ -114,9 +115,7 @@ def test_answers_are_the_originals(answers_of, unanswerable):
             texts = [text.decode() for text in found["answers_text"][i][:count]]
             assert texts == [text for text, *_ in best]
             for k, name in ((1, "start_logit"), (2, "end_logit")):
-                assert found[f"answers_{name}"][i][:count].tolist() == [
-                    candidate[k] for candidate in best
-                ]
+                assert found[f"answers_{name}"][i][:count].tolist() == [x[k] for x in best]
             scores = np.array([candidate[1] + candidate[2] for candidate in best])
             expected = np.exp(scores) / np.exp(scores).sum()
             np.testing.assert_allclose(found["answers_probability"][i][:count], expected, rtol=1e-5)
@@ -131,7 +130,7 @@ def test_answers_are_the_originals(answers_of, unanswerable):
             np.testing.assert_allclose(found["score"][i], score, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e30, np.inf])  # infinity brings NaN with it
+@for_each("scale", 1.0, 1e30, np.inf)  # infinity brings NaN with it
 def test_answers_are_slices_of_the_context_whatever_the_logits(answers_of, scale):
     for seed in range(5):
         contexts, questions = random_texts(seed, 16), random_texts(seed + 50, 16)
@@ -164,3 +163,8 @@ def test_odds_at_the_threshold_are_answered():
     rows |= {name: tf.constant([[1]] * 2) for name in ("start", "end", "start_byte", "end_byte")}
     one, odds, nothing = tf.constant([1, 1]), tf.constant([0.5, 0.75]), tf.constant([0.6, 0.6])
     assert _answers(rows, one, odds, nothing, True, 0.5)["answer"].numpy().tolist() == [b"sea", b""]
+
+
+def test_the_last_question_may_have_no_candidate(answers_of):
+    _, _, found = answers_of(["sea", "ship"], ["wave", ""], 1, unanswerable=False)
+    assert found["answers_count"].tolist() == [1, 0]

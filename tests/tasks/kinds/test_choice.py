@@ -1,10 +1,9 @@
-"""Multiple choice: reading, batches of choices, answers."""
-
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
@@ -46,16 +45,21 @@ def test_swag_as_published(read):
     assert "label" not in read("val.csv", SWAG, labelled=False).columns
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"choices": ["x", " "]}, "line 2: choice 1 is empty"),
-        ({"choices": ["x", "y", "z"]}, "line 2: 3 choices where line 1 has 2"),
-        ({"choices": ["x", None]}, "line 2: 'choices1' is null"),
-        ({"choices": "x"}, "line 2: no column 'choices*'"),
-        ({"label": 2}, "line 2: the label '2' is no choice; give a number from 0 to 1"),
-        ({"label": "x"}, "line 2: the label 'x' is no choice"),
-    ],
+def test_choices_of_a_data_frame_s_file(tmp_path):
+    (tmp_path / "d.csv").write_text("context,choices,label\na,\"['x', 'y']\",1.0\n")
+    examples = TASKS["choice"].read(tmp_path / "d.csv", "train")
+    assert examples.columns["choices"] == [["x", "y"]]
+    assert TASKS["choice"].kind.targets(examples, []).tolist() == [1]
+
+
+@for_each(
+    "change expected",
+    ({"choices": ["x", " "]}, "line 2: choice 1 is empty"),
+    ({"choices": ["x", "y", "z"]}, "line 2: 3 choices where line 1 has 2"),
+    ({"choices": ["x", None]}, "line 2: 'choices1' is null"),
+    ({"choices": "x"}, "line 2: no column 'choices*'"),
+    ({"label": 2}, "line 2: the label '2' is no choice; give a number from 0 to 1"),
+    ({"label": "x"}, "line 2: the label 'x' is no choice"),
 )
 def test_bad_rows_are_named(change, expected, read):
     row = {"context": "c", "choices": ["x", "y"], "label": 0}
@@ -65,19 +69,17 @@ def test_bad_rows_are_named(change, expected, read):
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("columns", "option"),
-    [("sent1,sent2,label", "--pair_column"), ("q,ending0,label", "--text_column")],
+@for_each(
+    "columns option", ("sent1,sent2,label", "--pair_column"), ("q,ending0,label", "--text_column")
 )
 def test_a_missing_column_names_its_option(columns, option, read):
-    with pytest.raises(InputError, match=f"give {option} one of these"):
-        read("data.csv", f"{columns}\n0,0,0\n")
+    refused(f"give {option} one of these", read, "data.csv", f"{columns}\n0,0,0\n")
 
 
-@pytest.mark.parametrize(
-    ("labels", "targets", "is_doubted"),
-    [(["A", "C", "B"], [0, 2, 1], False), (["1", "2", "1"], [1, 2, 1], True), (["0"], [0], False)],
-)
+LETTERS = (["A", "C", "B"], [0, 2, 1], False)
+
+
+@for_each("labels targets is_doubted", LETTERS, ([*"121"], [1, 2, 1], True), (["0"], [0], False))
 def test_letters_are_choices_and_counting_from_1_is_doubted(labels, targets, is_doubted):
     columns = {"context": ["x"], "choices": [["a", "b", "c"]]}
     columns = {name: values * len(labels) for name, values in columns.items()}
@@ -89,29 +91,20 @@ def test_letters_are_choices_and_counting_from_1_is_doubted(labels, targets, is_
 
 def test_every_choice_is_a_row_with_the_context():
     tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"])
-    strings = {
-        "context": tf.constant(["a", "b b"]),
-        "choices": tf.constant([["c", ""], ["a", "b"]]),
-    }
+    contexts, choices = tf.constant(["a", "b b"]), tf.constant([["c", ""], ["a", "b"]])
+    strings = {"context": contexts, "choices": choices}
     inputs = TASKS["choice"].kind.model_inputs(strings, tokenizer, 8)
-    assert inputs["token_ids"].numpy().tolist() == [
-        [[2, 5, 3, 7, 3, 0], [2, 5, 3, 3, 0, 0]],
-        [[2, 6, 6, 3, 5, 3], [2, 6, 6, 3, 6, 3]],
-    ]
+    first, second = inputs["token_ids"].numpy().tolist()
+    assert first == [[2, 5, 3, 7, 3, 0], [2, 5, 3, 3, 0, 0]]
+    assert second == [[2, 6, 6, 3, 5, 3], [2, 6, 6, 3, 6, 3]]
     assert inputs["segment_ids"].numpy()[1, 1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_answers_are_by_softmax_over_the_choices():
-    logits = np.array([[0.0, np.log(3.0)], [2.0, 1.0]], np.float32)
-    found = TASKS["choice"].kind.answers(tf.constant(logits), [])
-    assert found["choice"].numpy().tolist() == [1, 0]
-    np.testing.assert_allclose(found["probabilities"][0], [0.25, 0.75], atol=1e-6)
-    np.testing.assert_allclose(found["probability"][0], 0.75, atol=1e-6)
-
-
-def test_predictions_have_every_choice(tmp_path, answered):
+def test_answers_are_a_softmax_and_predictions_have_every_choice(tmp_path, answered):
     columns = {"context": ["a", "b"], "choices": [["x", "y"]] * 2, "label": ["0", "1"]}
-    found = answered(TASKS["choice"], columns, np.log([[0.25, 0.75], [0.5, 0.5]]))
+    found = answered(TASKS["choice"], columns, [[0.0, np.log(3.0)], [1.0, 1.0]])
+    assert found.answers["choice"].tolist() == [1, 0]
+    np.testing.assert_allclose(found.answers["probability"], [0.75, 0.5], atol=1e-6)
     write_predictions(found.task.kind, tmp_path, found)
     assert (tmp_path / "predictions.tsv").read_text().splitlines() == [
         "label\tcontext\tchoices0\tchoices1\tpredicted\tprobability0\tprobability1",
@@ -120,11 +113,10 @@ def test_predictions_have_every_choice(tmp_path, answered):
     ]
 
 
-@pytest.mark.parametrize("strings", [{"text": ["a"]}, {"context": ["a"], "choices": ["b"]}])
+@for_each("strings", {"text": ["a"]}, {"context": ["a"], "choices": ["b"]})
 def test_texts_for_a_model_of_choices_are_refused(strings):
     signature = tf.function(lambda **strings: {"choice": strings["context"]}).get_concrete_function(
         context=tf.TensorSpec([None], tf.string, "context"),
         choices=tf.TensorSpec([None, None], tf.string, "choices"),
     )
-    with pytest.raises(InputError, match="takes choices and context: give --input a file of them"):
-        answer(signature, strings, 8)
+    refused("takes choices and context: give --input a file of them", answer, signature, strings, 8)

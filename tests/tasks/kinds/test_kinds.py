@@ -1,21 +1,23 @@
-"""What the kinds and the driver do without a model."""
-
 import dataclasses
 import json
+import re
 import tracemalloc
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.files import read_table
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.predictor import answer
-from bert_tf.tasks.kinds.kind import Answered, Kind, RowKind
-from bert_tf.tasks.of_model import of_model
-from bert_tf.tasks.predictions import write_predictions
+from bert_tf.tasks.kinds.kind import Answered, Kind
+from bert_tf.tasks.kinds.rows import checked_rows
+from bert_tf.tasks.model_task import task_of_model
+from bert_tf.tasks.predictions import _cells, write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.task_options import check_stored
@@ -30,7 +32,6 @@ def outputs_of(labels, predicted):
 
 
 def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_path, answered):
-    """Columns and labels called label, text and predicted clashed; `x  y` became `x y`."""
     data = tmp_path / "d.tsv"
     data.write_text("label\tpredicted\tx\none\t two  spaces\tx  y\n\tb\tx y\nc\t\tlabel\n")
     columns = {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
@@ -48,6 +49,64 @@ def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_pa
     assert read == examples.columns
 
 
+ROWS = "text,label\na,1\nb,\nc\nd,2\ne,x\n"
+WORDS = "a O\nb B-X\n\nc O\nd\n\ne B-X\nf PER\n\ng O\n"
+SETS = '{"text": "a", "label": [0, 1]}\n{"text": "b", "label": ["x"]}\n{"text": 1e999}\n7\n'
+CHOICES = "context,choice0,choice1,label\na,x,y,0\nb,x,,0\nc,x,y,2\nd,x,y,1\n"
+
+
+@for_each(
+    "task name text good lines",
+    ("classification", "d.csv", ROWS, [2, 5, 6], [4, 3]),
+    ("regression", "d.csv", ROWS, [2, 5], [4, 3, 6]),
+    ("tagging", "d.conll", WORDS, [1, 10], [5, 8]),
+    ("multi_label", "d.jsonl", SETS, [1, 2], [4, 3]),
+    ("choice", "d.csv", CHOICES, [2, 5], [3, 4]),
+)
+def test_all_bad_rows_are_named_at_once(tmp_path, task, name, text, good, lines):
+    (tmp_path / name).write_text(text)
+    table_task = TASKS[task].with_settings({"pair_column": "choice*"} if task == "choice" else {})
+    reading = dataclasses.replace(TASKS.data[task], kind=TASKS.data[task].kind.reader())
+    reading = reading.with_settings({"pair_column": "choice*"} if task == "choice" else {})
+    for either in (table_task, reading):
+        faults = []
+        examples = either.read(tmp_path / name, "train", faults=faults)
+        bad = either.kind.label_faults(examples, either.kind.label_names(either, examples))
+        assert [x for i, x in enumerate(examples.lines) if i not in bad] == good
+        messages = [str(fault) for fault in [*faults, *bad.values()]]
+        assert [int(re.search("line ([0-9]+): ", x)[1]) for x in messages] == lines
+        if len(faults) > 1:
+            with pytest.raises(InputError, match=f"^{len(faults)} rows .* line {lines[0]}") as e:
+                either.read(tmp_path / name, "train")
+            *notes, last = e.value.__notes__
+            assert notes == messages[1 : len(faults)] and last.startswith("bert-tf check lists")
+
+
+def test_a_fault_of_the_whole_table_is_no_row_s_and_ten_bad_rows_are_shown(tmp_path):
+    """Nor is that of a table whose rows all have it."""
+    for text, message in (
+        ("x\n1\n2\n", "d.csv: no column 'text'"),
+        ("text,label\na,\nb,\n", "2: the label"),
+    ):
+        (tmp_path / "d.csv").write_text(text)
+        with pytest.raises(InputError, match=message) as error:
+            CLASSES.read(tmp_path / "d.csv", "train", faults=[])
+        assert not hasattr(error.value, "__notes__")
+    (tmp_path / "d.csv").write_text("text,label\n" + "a,\n" * 2000 + "a,b\n" * 300)
+    with pytest.raises(InputError, match=r"^2,000 rows cannot be used") as error:
+        CLASSES.read(tmp_path / "d.csv", "train")
+    *notes, last = error.value.__notes__
+    assert len(notes) == 9 and last.startswith("and 1,990 more; bert-tf check")
+
+
+@for_each("labels cell", (["0", "1"], "1.0"), (["0.0", "1.0"], "1"))
+@for_each("task", "classification", "multi_label")
+def test_whole_numbers_are_labels_with_and_without_decimals(task, labels, cell):
+    examples = Examples("d.csv", [2, 3], {"text": ["a", "b"], "label": [cell, labels[0]]})
+    targets = TASKS[task].kind.targets(examples, labels)
+    assert targets.tolist() == ([1, 0] if task == "classification" else [[0, 1], [1, 0]])
+
+
 def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(answered):
     task = TASKS["mrpc"]
     columns = {"text": ["a"] * 4, "text_pair": ["b"] * 4, "label": ["1", "0", "0", "0"]}
@@ -59,7 +118,7 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(answered
     assert of_three == [accuracy, macro_f1, matthews_correlation]
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@for_each("scale", 1e-4, 1.0, 1e4)
 def test_scores_of_regression_know_order_from_noise(scale, answered):
     """Outputs that differ count, however narrow they are; the last bits of equal ones do not."""
     task = TASKS["regression"]
@@ -74,26 +133,10 @@ def test_scores_of_regression_know_order_from_noise(scale, answered):
 def test_kinds_stay_small():
     """Reports, files, ensembles and remarks are functions of a kind's answers, beside the kinds."""
     members = {name for name in {*dir(Kind), *Kind.__annotations__} if not name.startswith("_")}
-    assert len(members) < 25
+    assert len(members) <= 25
 
 
-def test_a_member_that_no_longer_counts_is_refused():
-    with pytest.raises(InputError, match=r"Old\.report has no effect: use .*report\.register"):
-
-        class Old(RowKind):
-            def report(self, given):
-                return []
-
-    with pytest.raises(
-        InputError, match=r"Reader\.read\(layout, path\) .* take \(table, columns\)"
-    ):
-
-        class Reader(RowKind):
-            def read(self, layout, path):
-                return layout.read(path)
-
-
-@pytest.mark.parametrize("task", ["classification", "choice", "regression", "multi_label"])
+@for_each("task", "classification", "choice", "regression", "multi_label")
 def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
     kind = TASKS[task].kind
     labels = ["no", "yes", "né"] if task in ("classification", "multi_label") else []
@@ -111,33 +154,28 @@ def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
 def test_settings_come_back_from_task_json():
     cola = TASKS["cola"]
     changed = cola.with_settings({"text_column": "sentence", "max_length": 9, "format": "csv"})
-    assert changed == dataclasses.replace(
-        cola, text="sentence", max_length=9, format="csv", header=True
-    )
+    values = {"text": "sentence", "max_length": 9, "format": "csv", "header": True}
+    assert changed == dataclasses.replace(cola, **values)
     for task in (*TASKS.values(), changed):
         check_stored(json.loads(json.dumps(task.settings())))
         assert find_task(task.name).with_settings(task.settings()) == task
 
 
-@pytest.mark.parametrize(
-    ("task", "values"),
-    [
-        ("classification", {"max_length": "9"}),
-        ("classification", {"max_length": 0}),
-        ("classification", {"text_column": "a\0b"}),
-        ("classification", {"format": ["csv"]}),
-        ("vectors", {"scale": float("nan")}),
-        ("multi_label", {"thresholds": {"a": "0.5"}}),
-        ("squad2", {"null_score_diff_threshold": 10**400}),
-        ("squad2", {"null_score_diff_threshold": {}}),
-    ],
+@for_each(
+    "task values",
+    ("classification", {"max_length": "9"}),
+    ("classification", {"max_length": 0}),
+    ("classification", {"text_column": "a\0b"}),
+    ("classification", {"format": ["csv"]}),
+    ("vectors", {"scale": float("nan")}),
+    ("multi_label", {"thresholds": {"a": "0.5"}}),
+    ("squad2", {"null_score_diff_threshold": 10**400}),
+    ("squad2", {"null_score_diff_threshold": {}}),
 )
 def test_values_of_other_types_in_task_json(tmp_path, task, values):
     path = tmp_path / "task.json"
     path.write_text(json.dumps({"task": task, **values}))
-    with pytest.raises(InputError, match=next(iter(values))) as caught:
-        of_model(tmp_path)
-    assert "task.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert "task.json" in refused(next(iter(values)), task_of_model, tmp_path)
 
 
 def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
@@ -151,14 +189,11 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
     mistakes = {"TASK = 1": "TASK is a int", "1 / 0": "ZeroDivisionError", "": "define TASK"}
     for text, message in mistakes.items():
         (tmp_path / "own.py").write_text(text)
-        with pytest.raises(InputError, match=message):
-            find_task(str(tmp_path / "own.py"))
-    with pytest.raises(InputError, match=r"gone\.py"):
-        find_task(str(tmp_path / "gone.py"))
+        refused(message, find_task, str(tmp_path / "own.py"))
+    refused(r"gone\.py", find_task, str(tmp_path / "gone.py"))
 
 
 def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
-    """5,000 classes of 20,000 rows were 10^8 strings, three times."""
     labels = [f"a label of some length, number {n}" for n in range(500)]
     logits = np.random.default_rng(1).normal(size=[600, len(labels)]).astype(np.float32)
 
@@ -182,3 +217,22 @@ def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
     last = (tmp_path / "predictions.tsv").read_text().splitlines()[-1].split("\t")
     assert last[2] == labels[int(np.argmax(logits[-1]))] and len(last) == 3 + len(labels)
     assert last[3] == f"{float(tf.nn.softmax(logits[-1])[0]):.6f}"
+
+
+def test_rows_of_ids_are_checked():
+    config = SimpleNamespace(
+        max_position_embeddings=4, vocab_size=9, type_vocab_size=2, is_distilbert=False
+    )
+    ids = tf.constant([[2, 8, 3], [2, 3, 9]])
+    rows = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": tf.cast(ids < 9, tf.int32)}
+    model = SimpleNamespace(config=config)
+    found = checked_rows(rows, model)  # 9 stands in padding
+    assert all(np.array_equal(found[name], rows[name]) for name in rows)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="give token_ids of 0 to 8, not"):
+        checked_rows({**rows, "padding_mask": tf.ones_like(ids)}, model)
+
+
+def test_cells_of_predictions():
+    assert [*_cells(np.array([1, 2]))] == [1, 2]
+    assert [*_cells(np.array([b"ja", b"nein"], object))] == ["ja", "nein"]
+    assert [*_cells(np.array([0.5]))] == ["0.500000"]

@@ -1,21 +1,19 @@
-"""--long_texts windows: every token counts, in training, evaluation and exports alike."""
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, slow
 from rounding import assert_equal_but_for_rounding, rounding
 from small_runs import finetuning
 from tiny import tiny_config
 
-from bert_tf import BertEncoder, BertTokenizer, save_model
+from bert_tf import BertClassifier, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.commands.finetuning_run import run_finetuning
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.opening import load_answerer
-from bert_tf.models.task_models import BertClassifier, BertSentenceEncoder
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import load_answerer
 
 WORDS = ["sea", "cow", "the", "and", "of"]
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
@@ -38,13 +36,12 @@ def assert_close(found, expected):
     assert_equal_but_for_rounding(found, expected, 30, 16)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_answers_pool_the_outputs_of_all_windows(pooling):
+def test_answers_pool_the_outputs_of_all_windows():
     model = BertClassifier(CONFIG, labels=["a", "b"], seed=3)
-    task = TASKS["classification"].with_settings({**SETTINGS, "window_pooling": pooling})
+    task = TASKS["classification"].with_settings({**SETTINGS, "window_pooling": "mean"})
     tuned = Answerer(task, model, TOKENIZER, ["a", "b"])
     found = tuned.function()(text=tf.constant(TEXTS))
-    logits = pooled(model(INPUTS, training=False), pooling)
+    logits = pooled(model(INPUTS, training=False), "mean")
     assert_close(found["probability"], np.max(tf.nn.softmax(logits), 1))
     assert found["truncated"].numpy().tolist() == [0, 0, 0]
     # Training sees the same.
@@ -53,7 +50,7 @@ def test_answers_pool_the_outputs_of_all_windows(pooling):
     assert_close(task.kind.trained(model)(batch), logits)
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("max", False)])
+@for_each("pooling normalize", ("max", True), slow("mean", False))
 def test_vectors_pool_those_of_all_windows(pooling, normalize):
     settings = {**SETTINGS, "normalize": normalize, "window_pooling": pooling}
     task = TASKS["embedding"].with_settings(settings)
@@ -96,8 +93,7 @@ def test_vectors_of_long_texts_find_what_cutting_loses(tmp_path, exports_of):
         predictor = Predictor(best.export("model", root=tmp_path / "served"))
     examples = best.task.read(options.validation, "validation")
     served = answer(predictor.signature("compare"), best.evaluated_strings(examples), 7)
-    np.testing.assert_allclose(
-        served["score"], result.evaluation.answered.answers["score"], atol=rounding(30, 32)
-    )
+    expected = result.evaluation.answered.answers["score"]
+    np.testing.assert_allclose(served["score"], expected, atol=rounding(30, 32))
     cut = run_finetuning(replace(options, long_texts=None, output=str(tmp_path / "cut"), epochs=2))
     assert cut.evaluation.scores["recall_at_1"] < 0.2

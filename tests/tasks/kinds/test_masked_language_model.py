@@ -1,5 +1,3 @@
-"""Masked words: guesses and pseudo-perplexity against one masked copy at a time."""
-
 import functools
 import json
 from dataclasses import replace
@@ -10,18 +8,18 @@ import tensorflow as tf
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf import BertPreTrainer, BertTokenizer, save_model
+from bert_tf import BertMaskedLanguageModel, BertPreTrainer, BertTokenizer, save_model
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.language_model import BertMaskedLanguageModel
-from bert_tf.models.opening import load_answerer
 from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.tasks.kinds import masked_language_model
 from bert_tf.tasks.kinds.masked_language_model import _draw, guess_masked_words
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.remarks import remarks_on_scores
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tasks.task_table import find_task
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import load_answerer
 from bert_tf.tokenization.windows import map_rows
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
@@ -209,3 +207,10 @@ def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path
     found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     assert_close(served["pieces_log_probability"], found["pieces_log_probability"])
+
+
+def test_more_guesses_are_a_signature(scorer, monkeypatch):
+    monkeypatch.setattr(masked_language_model, "_MORE_GUESSES", 7)
+    signature = scorer.task.kind.signatures(scorer.task)["top_7"]
+    answer = signature.respond({"text": tf.constant(["[MASK] sea"])}, scorer)
+    assert answer["masks_words"].shape[-1] == 7

@@ -1,10 +1,9 @@
-"""Several labels per example: files, mistakes, thresholds, weights of rare labels."""
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.examples.table import Examples
@@ -52,17 +51,24 @@ COLUMNS = """\
 TABLE = "text,sea,cow,ship\na,1,0,1\nb,0,0,0\nc,0,1.0,False\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "settings"),
-    [
-        ("d.tsv", "text\tlabel\na\tship, sea\nb\t\nc\tcow,cow\n", {}),
-        ("d.tsv", "text\tlabel\na\tship;sea\nb\t \nc\tcow\n", {"label_separator": ";"}),
-        ("d.csv", 'text,label\na,"sea,ship"\nb,\nc,cow\n', {}),
-        ("d.csv", TABLE, {"label_column": "cow, sea, ship"}),
-        ("d.jsonl", LISTS, {"label_column": "tags"}),
-        ("d.csv", 'text,label\na,"[\'ship\', \'sea\']"\nb,[]\nc,"[""cow""]"\n', {}),
-        ("d.jsonl", COLUMNS, {"label_column": "cow,sea,ship"}),
-    ],
+HELD = (
+    "text\tlabel\na\tdict_keys(['ship', 'sea'])\nb\tarray([], dtype=object)\n"
+    "c\tarray(['cow'], dtype='<U3')\n"
+)
+
+
+@for_each(
+    "name text settings",
+    ("d.tsv", "text\tlabel\na\tship, sea\nb\t\nc\tcow,cow\n", {}),
+    ("d.tsv", "text\tlabel\na\tship;sea\nb\t \nc\tcow\n", {"label_separator": ";"}),
+    ("d.csv", 'text,label\na,"sea,ship"\nb,\nc,cow\n', {}),
+    ("d.csv", TABLE, {"label_column": "cow, sea, ship"}),
+    ("d.jsonl", LISTS, {"label_column": "tags"}),
+    ("d.csv", 'text,label\na,"[\'ship\', \'sea\']"\nb,[]\nc,"[""cow""]"\n', {}),
+    ("d.csv", "text,label\na,\"{'ship', 'sea'}\"\nb,set()\nc,\"('cow',)\"\n", {}),
+    ("d.tsv", "text\tlabel\na\tfrozenset({'ship', 'sea'})\nb\tfrozenset()\nc\t['cow']\n", {}),
+    ("d.tsv", HELD, {}),
+    ("d.jsonl", COLUMNS, {"label_column": "cow,sea,ship"}),
 )
 def test_forms_of_files(tmp_path, name, text, settings):
     (tmp_path / name).write_text(text)
@@ -79,23 +85,24 @@ def test_forms_of_files(tmp_path, name, text, settings):
 MARKS = '{"text": "a", "label": [0, 1, 0]}\n{"text": "b", "label": [1, 1, 0]}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "columns", "message"),
-    [
-        ("d.tsv", "text\tsea\na\t1\n", "sea,cow", "no column 'cow', .* give --label_column o"),
-        ("d.tsv", "text\tsea\tcow\na\t1\tyes\n", "sea,cow", "line 2: cow is 'yes'; give 1 if it"),
-        ("d.jsonl", '{"text": "a", "label": ["sea, a"]}', None, "'sea, a' is empty or has the sep"),
-        ("d.tsv", "text\tlabel\na\t\n", None, "no example has a label"),
-        ("d.jsonl", MARKS, None, "line 1: the labels are 3 marks of 0 and 1 without names; write"),
-        ("d.csv", 'text,label\na,"[0, 1]"\n', None, "line 2: the labels are 2 marks of 0 and 1 w"),
-        ("d.tsv", "text\tlabel\na\t['a' 'b']\n", None, "line 2: .* in brackets that has no commas"),
-    ],
+@for_each(
+    "name text columns message",
+    ("d.tsv", "text\tsea\na\t1\n", "sea,cow", "no column 'cow', .* give --label_column o"),
+    ("d.tsv", "text\tsea\tcow\na\t1\tyes\n", "sea,cow", "line 2: cow is 'yes'; give 1 if it"),
+    ("d.jsonl", '{"text": "a", "label": ["sea, a"]}', None, "'sea, a' is empty or has the sep"),
+    ("d.tsv", "text\tlabel\na\t\n", None, "no example has a label"),
+    ("d.jsonl", MARKS, None, "d.jsonl: the labels are 3 marks of 0 and 1 without names; write"),
+    ("d.csv", 'text,label\na,"[0, 1]"\n', None, "d.csv: the labels are 2 marks of 0 and 1 w"),
+    ("d.tsv", "text\tlabel\na\t{'a': 1}\n", None, "line 2: the labels {'a': 1} are a dict; w"),
+    ("d.csv", "text,label\na,\"['a'\n 'b']\"\n", None, "line 2: .* in brackets that Python"),
+    ("d.tsv", "text\tlabel\na\t['a' 'b']\n", None, "line 2: .* in brackets that Python cannot"),
+    ("d.tsv", "text\tlabel\na\t[['a'], ['b']]\n", None, r"line 2: the labels .* hold \['a'\];"),
+    ("d.tsv", "text\tlabel\na\t['a', nan]\n", None, "line 2: the labels .* hold a missing lab"),
 )
 def test_mistakes_in_files_are_named(tmp_path, name, text, columns, message):
     (tmp_path / name).write_text(text)
     task = TASK.with_settings({"label_column": columns})
-    with pytest.raises(InputError, match=message):
-        task.kind.label_names(task, task.read(tmp_path / name, "train"))
+    refused(message, lambda: task.kind.label_names(task, task.read(tmp_path / name, "train")))
 
 
 def test_a_label_never_seen_is_named_with_its_line():
@@ -111,6 +118,8 @@ def test_each_label_has_its_threshold(given):
     assert [[x for x in row if x] for row in labels] == [[b"sea"], [b"ship", b"cow"]]
     assert answers["probabilities"][0].tolist() == pytest.approx([0.8, 0.4, 0.3])
     assert kind.renamed({"sea": "ocean"}).thresholds == {"ocean": 0.2, "ship": 0.9}
+    found = KIND.answers(tf.constant([[0.0, -1.0, 1.0]]), LABELS)
+    assert found["predicted_label"].numpy().tolist() == [[b"ship", b"cow"]]
 
 
 def test_thresholds_are_tuned_and_kept(given):
@@ -138,19 +147,11 @@ def test_reports_and_predictions_have_every_label(tmp_path, given):
     shares = [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]]
     answered = given(KIND, ["sea", "cow,sea", ""], shares)
     classes, reliability, _, errors = report(KIND, answered)
-    assert [row[:4] for row in classes.rows] == [
-        ["cow", 0, 0, 0],
-        ["sea", 1, 1, 1],
-        ["ship", None, None, None],
-    ]
+    expected = [["cow", 0, 0, 0], ["sea", 1, 1, 1], ["ship", None, None, None]]
+    assert [row[:4] for row in classes.rows] == expected
     assert sum(row[1] for row in reliability.rows) == 9
     assert [row[0] for row in errors.rows] == ["d.tsv, line 4", "d.tsv, line 3"]
     write_predictions(KIND, tmp_path, answered)
     lines = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "text\tlabel\tpredicted\tcow\tsea\tship"
     assert lines[2] == "text 1\tcow,sea\tsea\t0.400000\t0.900000\t0.200000"
-
-
-def test_a_probability_at_the_threshold_is_enough():
-    found = KIND.answers(tf.constant([[0.0, -1.0, 1.0]]), LABELS)
-    assert found["predicted_label"].numpy().tolist() == [[b"ship", b"cow"]]

@@ -1,5 +1,3 @@
-"""Vectors of texts: what is read and learned, how texts are compared."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused, slow
 from preloaded import run_code  # tests/processes/preloaded.py
 from rounding import assert_equal_but_for_rounding
 from small_runs import finetuning
@@ -15,16 +14,15 @@ from tiny import tiny_config
 from bert_tf import BertConfig, BertSentenceEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.commands.finetuning_run import run_finetuning
-from bert_tf.commands.search_index import vectors_of
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
 from bert_tf.models.loading import class_of_kind
-from bert_tf.models.opening import load_answerer, open_answerer
 from bert_tf.models.task_models import _SentencePooling
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.of_model import of_model
+from bert_tf.tasks.model_task import task_of_model
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
+from bert_tf.text.opening import load_answerer
 
 TASK = TASKS["embedding"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -66,27 +64,23 @@ PAIR = {"text": ["a"], "text_pair": ["b"]}
 WRONG = {"negatives": [["c", "d"]]}
 
 
-@pytest.mark.parametrize(
-    ("settings", "header", "columns"),
-    [
-        ({}, "text|text_pair", PAIR),
-        ({"negatives": "wrong*"}, "text|text_pair|wrong0|wrong1", PAIR | WRONG),
-        ({"embedding_loss": "cosent"}, "text|text_pair|label", PAIR | {"label": ["c"]}),
-        ({"embedding_loss": "simcse"}, "text", {"text": ["a"], "text_pair": ["a"]}),
-    ],
+@for_each(
+    "settings header columns",
+    ({}, "text|text_pair", PAIR),
+    ({"negatives": "wrong*"}, "text|text_pair|wrong0|wrong1", PAIR | WRONG),
+    ({"embedding_loss": "cosent"}, "text|text_pair|label", PAIR | {"label": ["c"]}),
+    ({"embedding_loss": "simcse"}, "text", {"text": ["a"], "text_pair": ["a"]}),
 )
 def test_what_a_loss_reads(tmp_path, settings, header, columns):
     assert read(tmp_path, settings, header)[1].columns == columns
 
 
-@pytest.mark.parametrize(
-    ("settings", "header", "message"),
-    [
-        ({}, "text|pair", "no column 'text_pair'.*--pair_column"),
-        ({"negatives": "wrong"}, "text|text_pair", "no column 'wrong'.*give --negatives"),
-        ({"embedding_loss": "cosent"}, "text|text_pair", "no column 'label'.*--label_column"),
-        ({"embedding_loss": "cosine"}, "text|text_pair|label", "line 2: the score 'c' is not a n"),
-    ],
+@for_each(
+    "settings header message",
+    ({}, "text|pair", "no column 'text_pair'.*--pair_column"),
+    ({"negatives": "wrong"}, "text|text_pair", "no column 'wrong'.*give --negatives"),
+    ({"embedding_loss": "cosent"}, "text|text_pair", "no column 'label'.*--label_column"),
+    ({"embedding_loss": "cosine"}, "text|text_pair|label", "line 2: the score 'c' is not a n"),
 )
 def test_mistakes_in_files_are_named(tmp_path, settings, header, message):
     with pytest.raises(InputError, match=message):
@@ -94,35 +88,32 @@ def test_mistakes_in_files_are_named(tmp_path, settings, header, message):
         kind.targets(examples, [])
 
 
-def test_numbers_and_scores_of_pairs():
+def test_numbers_scores_and_lengths_of_pairs():
     columns = {"text": ["a", "a", "c"], "text_pair": ["b", "c", "b"], "label": ["1", "4", "5"]}
     examples = Examples("d.tsv", [2, 3, 4], columns)
     assert kind().targets(examples, []).tolist() == [[0, 1], [0, 2], [2, 1]]
     _, targets = kind(embedding_loss="cosine").training_rows(TASK, examples, [], None)
     np.testing.assert_allclose(targets, [0.2, 0.8, 1.0])
+    columns = {"text": ["ship", "ship sea"], "text_pair": ["cow cow", "cow"]}
+    for prompt, lengths in (("", [4, 4]), ("sea ", [5, 5])):
+        found = kind(prompt=prompt).lengths(columns, BertTokenizer(PIECES))
+        assert found.tolist() == lengths
 
 
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [
-        ("mean", lambda x: x.mean(0)),
-        ("max", lambda x: x.max(0)),
-        ("last", lambda x: x[-1]),
-        ("cls", lambda x: x[0]),
-    ],
+@for_each(
+    "pooling expected",
+    ("mean", lambda x: x.mean(0)),
+    ("max", lambda x: x.max(0)),
+    ("last", lambda x: x[-1]),
+    ("cls", lambda x: x[0]),
 )
 def test_poolings_read_tokens_alone(pooling, expected):
     """Of masks with holes, and of negative numbers, which padding is not above."""
     mask = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
     states = -1 - np.random.default_rng(0).random((2, 5, 4)).astype(np.float32)
-    found = _SentencePooling(pooling, False, BertConfig().architecture)(states, mask, mask[None])
+    found = _SentencePooling(BertConfig(), pooling, False)(states, mask, mask[None])
     rows = [expected(row[row_mask > 0]) for row, row_mask in zip(states, mask, strict=True)]
     assert_close(found[0], np.stack(rows))
-
-
-def test_texts_are_not_compared_by_fit(tmp_path, model):
-    with pytest.raises(InputError, match="train it with"):
-        BertSentenceEncoder.from_preset(tmp_path / "model").fit(["sea"], ["ship"])
 
 
 def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
@@ -132,7 +123,7 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
     said = {"prompts": prompts, "default_prompt_name": "every", "similarity_fn_name": "dot"}
     plain = load_answerer(folder)
     (folder / PROMPTS).write_text(json.dumps(said))
-    task = of_model(folder)
+    task = task_of_model(folder)
 
     def answer(task, signature, **strings):
         strings = {name: tf.constant(values) for name, values in strings.items()}
@@ -155,16 +146,7 @@ def test_prompts_and_similarity_of_others_are_honoured(tmp_path, model):
     (folder / PROMPTS).unlink()
     replace(plain, task=task).save(folder)
     (folder / "task.json").unlink()
-    assert of_model(folder) == task
-
-
-@pytest.mark.slow
-def test_an_index_and_its_questions_have_their_prompts(tmp_path, model):
-    folder = tmp_path / "model"
-    expected, _ = vectors_of(open_answerer(folder), ["cow sea", "barn sea"], 2)
-    (folder / PROMPTS).write_text(json.dumps({"prompts": {"query": "cow ", "corpus": "barn "}}))
-    for role, vector in zip(("query", "document"), expected, strict=True):
-        assert_close(vectors_of(open_answerer(folder), ["sea"], 2, role=role)[0], [vector])
+    assert task_of_model(folder) == task
 
 
 def test_similarity_and_reranking_are_cosines(tmp_path, model):
@@ -179,9 +161,8 @@ def test_similarity_and_reranking_are_cosines(tmp_path, model):
     assert module.signature("rerank")(query=[], texts=tf.zeros([0, 0], tf.string))
 
 
-@pytest.mark.parametrize("task", [pytest.param("mrpc", marks=pytest.mark.slow), "stsb"])
+@for_each("task", slow("mrpc"), "stsb")
 def test_models_of_pairs_rerank(task):
-    """As they answer each pair alone."""
     task = TASKS[task].with_settings({"max_length": 8})
     labels = list(task.labels)
     model = class_of_kind(task.kind)(CONFIG, seed=1, **task.kind.head(labels))
@@ -198,12 +179,13 @@ def test_models_of_pairs_rerank(task):
     assert "rerank" not in single.kind.signatures(single)
 
 
-def test_features_have_no_vectors(tmp_path, model):
+def test_features_have_no_vectors_and_fit_compares_no_texts(tmp_path, model):
+    with pytest.raises(InputError, match="train it with"):
+        BertSentenceEncoder.from_preset(tmp_path / "model").fit(["sea"], ["ship"])
     pairs = write(tmp_path / "pairs.tsv", "text|text_pair", "sea|ship")
     data = {"model": tmp_path / "model", "train": pairs, "validation": pairs}
     options = finetuning(tmp_path, **data, task="embedding", features_only="last")
-    with pytest.raises(InputError, match="--features_only is not for vectors"):
-        run_finetuning(options)
+    refused("--features_only is not for vectors", run_finetuning, options)
 
 
 @pytest.mark.slow
@@ -215,13 +197,11 @@ def test_simcse_is_validated_with_scores(tmp_path, model):
     data = {"model": tmp_path / "model", "train": alone, "validation": alone}
     learning = {"task": "embedding", "embedding_loss": "simcse", "dropout": 0.3, "epochs": 1}
     options = finetuning(tmp_path, **data, **learning)
-    with pytest.raises(InputError, match="has no scores of pairs"):
-        run_finetuning(options)
-    result = run_finetuning(
-        replace(options, validation=str(scored), output=str(tmp_path / "scored"))
-    )
+    refused("has no scores of pairs", run_finetuning, options)
+    output = tmp_path / "scored"
+    result = run_finetuning(replace(options, validation=str(scored), output=str(output)))
     assert list(result.evaluation.scores) == ["examples", "spearman", "pearson"]
-    assert read_sentence_files(tmp_path / "scored" / "best")["pooling"] == "mean"
+    assert read_sentence_files(output / "best")["pooling"] == "mean"
 
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
@@ -235,7 +215,7 @@ sys.path.insert(0, sys.argv[1])
 import pytest
 from small_trainers import *
 from bert_tf import BertSentenceEncoder
-from bert_tf.networks.tensorflow.losses import cosent, in_batch_accuracy, in_batch_cross_entropy
+from bert_tf.networks.tensorflow.embedding_losses import *
 from bert_tf.training.strategy import distribute_batches, make_strategy
 
 ids = np.random.default_rng(1).integers(1, V, (6, 3, T)).astype("int32")
@@ -266,15 +246,14 @@ for loss, targets, metrics in (
 @pytest.mark.slow
 def test_two_replicas_learn_as_one():
     """Texts are compared across replicas: loss and gradient are those of the whole batch."""
-    done = run_code(_TWO, [Path(__file__).parents[2] / "training"])
-    assert done.returncode == 0, done.stderr
+    run_code(_TWO, [Path(__file__).parents[2] / "training"], check=True)
 
 
 VECTORS = np.eye(3, dtype=np.float32)
 ANSWERS = {"score": [0.1, 0.9, 0.2], "vector": VECTORS, "vector_pair": VECTORS}
 
 
-@pytest.mark.parametrize("loss", ["infonce", "cosent", "cosine"])
+@for_each("loss", "infonce", "cosent", "cosine")
 def test_scores_are_those_that_are_announced(loss, answered):
     of_loss = kind(embedding_loss=loss)
     scores = of_loss.scores(answered(TASK, SCORED, ANSWERS))
@@ -289,8 +268,14 @@ def test_the_report_names_the_pairs_that_are_furthest_off(answered):
     assert low.rows[0][0] == "d.tsv, line 2"
 
 
-def test_a_prompt_counts_in_lengths():
-    columns = {"text": ["ship", "ship sea"], "text_pair": ["cow cow", "cow"]}
-    for prompt, lengths in (("", [4, 4]), ("sea ", [5, 5])):
-        found = kind(prompt=prompt).lengths(columns, BertTokenizer(PIECES))
-        assert found.tolist() == lengths
+def test_texts_of_a_pair_are_read_with_dropout_in_training():
+    seen = []
+
+    def model(rows, training=False):
+        seen.append(training)
+        return rows["token_ids"]
+
+    outputs = TASKS["embedding"].kind.row_outputs(model)
+    for training in (True, False):
+        outputs({"token_ids": tf.constant([[2, 5, 3]])}, training)
+    assert seen == [True, False]

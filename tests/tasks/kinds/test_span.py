@@ -1,5 +1,3 @@
-"""The span kind: windows to train on, the threshold, files, commands."""
-
 import json
 from dataclasses import replace
 from unittest.mock import MagicMock
@@ -7,13 +5,12 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each
 from rounding import rounding
 from tiny import tiny_config
 
-from bert_tf import BertTokenizer
+from bert_tf import BertSpanClassifier, BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
-from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds import span as span_kind
 from bert_tf.tasks.kinds.kind import Answered
@@ -21,6 +18,7 @@ from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization.windows import QuestionPacker, token_targets
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
@@ -49,16 +47,14 @@ def write_questions(path, questions):
     return path
 
 
-@pytest.mark.parametrize(
-    ("answer", "tokens"),
-    [
-        ("cow", (0, 0)),
-        ("wave", (5, 5)),
-        ("(wave, farm)", (4, 8)),
-        ("ship (wave, farm) barn sea", (3, 10)),  # longer than a window: nowhere
-        ("farm)", (7, 8)),
-        ("", None),
-    ],
+@for_each(
+    "answer tokens",
+    ("cow", (0, 0)),
+    ("wave", (5, 5)),
+    ("(wave, farm)", (4, 8)),
+    ("ship (wave, farm) barn sea", (3, 10)),  # longer than a window: nowhere
+    ("farm)", (7, 8)),
+    ("", None),
 )
 def test_windows_to_train_on_point_at_the_answer_or_at_cls(tuned, answer, tokens, tmp_path):
     path = write_questions(tmp_path / "own.jsonl", [("sea ship", answer)])
@@ -132,15 +128,13 @@ def test_answers_are_found_by_the_kinds_own_settings(monkeypatch):
     assert found.call_args.kwargs == {"longest": 5, "unanswerable": True, "threshold": 0.5}
 
 
-@pytest.mark.parametrize(
-    ("gold", "odds", "expected"),
-    [
-        ([[], [], [], ["sea"]], [-3.0, -2.0, -1.0, 5.0], -4.0),  # to answer nothing is best: 75
-        ([[], ["sea"]], [1e30, 1e30], 0.0),  # no candidates: as it was
-        ([["cow"], ["sea"]], [-4.0, 1e30], -4.0),  # 1e30 is no odds to be half-way to
-        ([["cow"], [], []], [-4.0, -1.0, 1e30], -2.5),
-        ([["cow"], ["cow"], []], [-4.0, -4.0, -1.0], -2.5),  # of equal odds all are answered
-    ],
+@for_each(
+    "gold odds expected",
+    ([[], [], [], ["sea"]], [-3.0, -2.0, -1.0, 5.0], -4.0),  # to answer nothing is best: 75
+    ([[], ["sea"]], [1e30, 1e30], 0.0),  # no candidates: as it was
+    ([["cow"], ["sea"]], [-4.0, 1e30], -4.0),  # 1e30 is no odds to be half-way to
+    ([["cow"], [], []], [-4.0, -1.0, 1e30], -2.5),
+    ([["cow"], ["cow"], []], [-4.0, -4.0, -1.0], -2.5),  # of equal odds all are answered
 )
 def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected):
     kind, questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds)
@@ -172,9 +166,8 @@ def test_a_context_of_any_length(tuned):
     assert len(tuned.tokenizer.tokenize(CONTEXT * 60)) > 64 * 10  # many chunks of windows
     alone = function(question=tf.constant(["sea"]), context=contexts[:1])
     assert found["answers_count"][0] == alone["answers_count"][0] == 21
-    np.testing.assert_allclose(
-        found["null_odds"][0], alone["null_odds"][0], rtol=0, atol=rounding(30, 32)
-    )
+    one, other = (x["null_odds"][0] for x in (found, alone))
+    np.testing.assert_allclose(one, other, rtol=0, atol=rounding(30, 32))
 
 
 @pytest.mark.slow
@@ -193,20 +186,15 @@ def test_commands_write_the_official_files(tuned, tmp_path, call, exports_of):
         assert sum(row["probability"] for row in n_best) == pytest.approx(1, abs=1e-5)
         best = next(row["text"] for row in n_best if row["text"])
         assert predictions[id_] == ("" if files["null_odds"][id_] > 0 else best)
-    rows = [
-        {"id": f"q{i}", "question": q, "context": CONTEXT} for i, (q, _) in enumerate(questions)
-    ]
+    numbered = enumerate(question for question, _ in questions)
+    rows = [{"id": f"q{i}", "question": q, "context": CONTEXT} for i, q in numbered]
     (tmp_path / "new.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     for model in (tmp_path / "model", tmp_path / "squad"):
-        written = {
-            "output": tmp_path / f"{model.name}.jsonl",
-            "submission": tmp_path / f"{model.name} files",
-        }
+        files_of = [tmp_path / f"{model.name}{ending}" for ending in (".jsonl", " files")]
+        written = dict(zip(("output", "submission"), files_of, strict=True))
         call("predict", model=model, input=tmp_path / "new.jsonl", **written)
         for path in written["submission"].iterdir():
-            assert (
-                list(json.loads(path.read_text())) == list(files[path.stem]) == ["q0", "q1", "q2"]
-            )
+            assert list(json.loads(path.read_text())) == [*files[path.stem]] == ["q0", "q1", "q2"]
         answers = [json.loads(line) for line in written["output"].open(encoding="utf-8")]
         assert {answer["id"]: answer["answer"] for answer in answers} == predictions
         for answer, n_best in zip(answers, n_bests.values(), strict=True):

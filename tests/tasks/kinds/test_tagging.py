@@ -1,15 +1,14 @@
-"""Tagging: labels of words, entities or any tags, and windows, in graph."""
-
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cases import for_each, refused
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.models.answerer import Answerer
+from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import chunks
 from bert_tf.serving.predictor import rows
@@ -18,6 +17,7 @@ from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.predictions import write_predictions
 from bert_tf.tasks.reports.report import report
 from bert_tf.tasks.task_table import TASKS
+from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization.words import words_between_spaces
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]
@@ -54,7 +54,16 @@ def test_kinds_in_ensembles_answer_with_all_probabilities(tokenizer):
     assert "words_probabilities" not in respond(tokenizer, words=["w1 w5"])
 
 
-@pytest.mark.parametrize("max_length", [3, 4, 7, 16])
+def test_the_loss_is_the_mean_over_words(tokenizer, answered):
+    """Sentences of other lengths; of six words one is wrong, by a logit of 9."""
+    columns = {"words": ["w0 w1\nw3", "w1 w2 w0"], "label": ["O B-PER\nB-LOC", "B-PER I-PER B-LOC"]}
+    found = respond(tokenizer, kind=joint_kind(KIND, [KIND]), words=columns["words"])
+    loss = KIND.mean_loss(answered(TASK, columns, found, LABELS), cross_entropy)
+    right = np.log(1 + 6 * np.exp(-9))
+    assert loss == pytest.approx(right + 9 / 6, rel=1e-6)  # float32
+
+
+@for_each("max_length", 3, 4, 7, 16)
 def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
     draw = np.random.RandomState(max_length)
     sentences = []
@@ -67,9 +76,8 @@ def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
         assert [w["text"] for w in row["words"]] == words
         assert [w["label"] for w in row["words"]] == expected
         # Entities are those of conlleval's rules.
-        assert [e["text"] for e in row["entities"]] == [
-            " ".join(words[start:end]) for _, start, end in chunks(expected)
-        ]
+        texts = [" ".join(words[start:end]) for _, start, end in chunks(expected)]
+        assert [e["text"] for e in row["entities"]] == texts
         assert [e["type"] for e in row["entities"]] == [type_ for type_, *_ in chunks(expected)]
 
 
@@ -109,10 +117,8 @@ def test_labels_of_a_new_model_and_labels_unseen_in_training():
     assert names == ["O", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
     assert KIND.targets(given, names).tolist() == [[3, 0, 1]]
     assert KIND.targets(given, ["I-LOC", "O", "I-MISC"]).tolist() == [[2, 1, 0]]  # an IOB1 model
-    with pytest.raises(InputError, match="line 0: the word 'a' has the label 'B-MISC'"):
-        KIND.targets(given, ["O", "B-LOC", "I-LOC"])
-    with pytest.raises(InputError, match="every label is O"):
-        KIND.label_names(TASK, examples(["a"], ["O"]))
+    refused("the word 'a' has the label 'B-MISC'", KIND.targets, given, ["O", "B-LOC", "I-LOC"])
+    refused("every label is O", KIND.label_names, TASK, examples(["a"], ["O"]))
 
 
 def test_scores_and_files_of_documents(tmp_path, answered):
@@ -129,9 +135,7 @@ def test_scores_and_files_of_documents(tmp_path, answered):
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    "labels", [["I-LOC", "I-LOC", "B-LOC", "O"], ["B-LOC", "E-LOC", "S-LOC", "O"]]
-)
+@for_each("labels", ["I-LOC", "I-LOC", "B-LOC", "O"], ["B-LOC", "E-LOC", "S-LOC", "O"])
 def test_right_labels_of_another_scheme_are_right(labels, tmp_path, answered):
     """Right labels are read as IOB2; a model may know IOB1 or IOBES."""
     columns = {"words": ["a b c d"], "label": ["B-LOC I-LOC B-LOC O"]}
@@ -163,8 +167,7 @@ def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
     (tmp_path / "raw.txt").write_text("Anna lives in Paris.\n")
     with pytest.raises(InputError, match=r"raw\.txt: unknown format: give --format lines for a"):
         TASK.read(tmp_path / "raw.txt", "test", labelled=False)
-    with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
-        TASK.read(tmp_path / "none.txt", "test", labelled=False)
+    refused(r"none\.txt: cannot be read", TASK.read, tmp_path / "none.txt", "test", labelled=False)
     lines = replace(TASK, format="lines").read(tmp_path / "raw.txt", "test", labelled=False)
     assert lines.columns == {"text": ["Anna lives in Paris."]}
     (tmp_path / "a.tsv").write_text("text\nAnna runs.\n")
@@ -211,10 +214,7 @@ def test_tags_are_read_answered_scored_reported_and_written(tokenizer, tmp_path,
 def test_mistakes_in_tags_are_named(tmp_path):
     tags = TASKS["tags"]
     (tmp_path / "d.conll").write_text("cow NN\nruns NN\n")
-    with pytest.raises(InputError, match="every label is NN"):
-        tags.kind.label_names(tags, tags.read(tmp_path / "d.conll", "train"))
-    with pytest.raises(InputError, match=r"'NN' is neither O nor .* give --task tags"):
-        TASK.read(tmp_path / "d.conll", "train")
+    refused("label is NN", tags.kind.label_names, tags, tags.read(tmp_path / "d.conll", "train"))
+    refused(r"'NN' is neither O nor .* give --task tags", TASK.read, tmp_path / "d.conll", "train")
     (tmp_path / "d.jsonl").write_text('{"words": ["cow"], "label": ["N N"]}')
-    with pytest.raises(InputError, match="the label 'N N' is empty or holds white space"):
-        tags.read(tmp_path / "d.jsonl", "train")
+    refused("label 'N N' is empty or holds white space", tags.read, tmp_path / "d.jsonl", "train")

@@ -1,6 +1,4 @@
-"""Entities and their scores, as conlleval has them."""
-
-import pytest
+from cases import for_each
 
 from bert_tf.pipelines.examples.tagged_words import chunks, to_iob2
 from bert_tf.tasks.scoring.conlleval import score_entities
@@ -12,22 +10,20 @@ IOBES = "B-PER E-PER S-PER O B-ORG E-ORG S-LOC"
 BILOU = "B-PER L-PER U-PER O B-ORG L-ORG U-LOC"
 
 
-@pytest.mark.parametrize("labels", [IOB1, IOB2, IOBES, BILOU])
+@for_each("labels", IOB1, IOB2, IOBES, BILOU)
 def test_every_scheme_has_the_same_entities(labels):
     found = chunks(labels.split())
     assert found == [("PER", 0, 2), ("PER", 2, 3), ("ORG", 4, 6), ("LOC", 6, 7)]
     assert to_iob2(labels.split()) == IOB2.split()
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ("I-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),  # a change of type begins a chunk
-        ("O E-PER E-PER", [("PER", 1, 2), ("PER", 2, 3)]),  # E after O begins one, E ends one
-        ("B-PER E-PER I-PER", [("PER", 0, 2), ("PER", 2, 3)]),
-        ("B-geo-loc I-geo-loc", [("geo-loc", 0, 2)]),  # types may hold hyphens
-        ("O O", []),
-    ],
+@for_each(
+    "labels expected",
+    ("I-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),  # a change of type begins a chunk
+    ("O E-PER E-PER", [("PER", 1, 2), ("PER", 2, 3)]),  # E after O begins one, E ends one
+    ("B-PER E-PER I-PER", [("PER", 0, 2), ("PER", 2, 3)]),
+    ("B-geo-loc I-geo-loc", [("geo-loc", 0, 2)]),  # types may hold hyphens
+    ("O O", []),
 )
 def test_wrong_prefixes_are_no_error(labels, expected):
     assert chunks(labels.split()) == expected
@@ -45,8 +41,5 @@ def test_the_report_of_conlleval():
         "              ORG: precision:   0.00%; recall:   0.00%; FB1:   0.00  2\n"
         "              PER: precision: 100.00%; recall: 100.00%; FB1: 100.00  1\n"
     )
-
-
-def test_an_entity_does_not_cross_sentences():
     labels = [["B-PER"], ["I-PER"]]
     assert score_entities(labels, labels).all.gold == 2

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
@@ -23,21 +24,19 @@ from bert_tf.tasks.scoring.metrics import (
 TRUTH, PREDICTED = [1, 1, 1, 0, 0, 0, 0, 1], [1, 1, 0, 0, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("score", "truth", "predicted", "expected"),
-    [
-        (accuracy, TRUTH, PREDICTED, 6 / 8),
-        (f1, TRUTH, PREDICTED, 2 * 3 / (4 + 4)),
-        (f1, [1, 0, 0, 0], [1, 1, 0, 0], 2 / 3),  # of class 1, not of 0
-        (f1, [0, 0], [0, 0], 0),  # which never occurs
-        (matthews_correlation, TRUTH, PREDICTED, (3 * 3 - 1 * 1) / 16),
-        (matthews_correlation, [0, 1], [0, 0], 0),  # one class predicted
-        (macro_f1, [0, 0, 1, 2], [0, 0, 1, 1], (1 + 2 / 3 + 0) / 3),
-        (macro_f1, [0, 0, 2], [0, 0, 2], 1),  # a class neither met nor predicted counted as 0
-        # Deviations -1.5 -.5 .5 1.5 and -3 -1 -2 6; ranks differ by 0 1 1 0.
-        (pearson, [1.0, 2, 3, 4], [1.0, 3, 2, 10], 13 / np.sqrt(5 * 50)),
-        (spearman, [1.0, 2, 3, 4], [1.0, 3, 2, 10], 1 - 6 * 2 / (4 * 15)),
-    ],
+@for_each(
+    "score truth predicted expected",
+    (accuracy, TRUTH, PREDICTED, 6 / 8),
+    (f1, TRUTH, PREDICTED, 2 * 3 / (4 + 4)),
+    (f1, [1, 0, 0, 0], [1, 1, 0, 0], 2 / 3),  # of class 1, not of 0
+    (f1, [0, 0], [0, 0], 0),  # which never occurs
+    (matthews_correlation, TRUTH, PREDICTED, (3 * 3 - 1 * 1) / 16),
+    (matthews_correlation, [0, 1], [0, 0], 0),  # one class predicted
+    (macro_f1, [0, 0, 1, 2], [0, 0, 1, 1], (1 + 2 / 3 + 0) / 3),
+    (macro_f1, [0, 0, 2], [0, 0, 2], 1),  # a class neither met nor predicted counted as 0
+    # Deviations -1.5 -.5 .5 1.5 and -3 -1 -2 6; ranks differ by 0 1 1 0.
+    (pearson, [1.0, 2, 3, 4], [1.0, 3, 2, 10], 13 / np.sqrt(5 * 50)),
+    (spearman, [1.0, 2, 3, 4], [1.0, 3, 2, 10], 1 - 6 * 2 / (4 * 15)),
 )
 def test_scores_by_hand(score, truth, predicted, expected):
     assert score(np.array(truth), np.array(predicted)) == pytest.approx(expected)
@@ -71,15 +70,14 @@ def drawn(seed: int, examples: int = 60, labels: int = 4) -> tuple[np.ndarray, n
     return truth, shares.round(2).astype(np.float32)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", *range(3))
 def test_scores_are_scikit_learn_s(seed):
     truth, shares = drawn(seed)
     truth[:2, 3] = True  # where a label lacks examples, scikit-learn counts 0 and we leave it out
     predicted = shares >= 0.45
     found = LabelSets(list("abcd"), truth, predicted, shares).scores()
-    assert found["average_precision"] == pytest.approx(
-        metrics.average_precision_score(truth, shares, average="macro")
-    )
+    expected = metrics.average_precision_score(truth, shares, average="macro")
+    assert found["average_precision"] == pytest.approx(expected)
     for average in ("micro", "macro"):
         expected = metrics.f1_score(truth, predicted, average=average)
         assert found[f"f1_{average}"] == pytest.approx(expected)
@@ -88,7 +86,7 @@ def test_scores_are_scikit_learn_s(seed):
     assert [found[f"f1_{label}"] for label in "abcd"] == pytest.approx(by_label.tolist())
 
 
-def test_labels_without_examples_do_not_count():
+def test_labels_without_examples_or_without_counterexamples():
     truth = np.array([[1, 0], [0, 0]], bool)
     found = LabelSets(["a", "b"], truth, truth, truth.astype(float)).scores()
     assert found["f1_b"] is None
@@ -96,9 +94,12 @@ def test_labels_without_examples_do_not_count():
     nothing = np.zeros((2, 1), bool)
     assert LabelSets(["a"], nothing, nothing, nothing).scores()["f1_micro"] is None
     assert average_precision(nothing[:, 0], np.ones(2)) is None
+    truth = np.array([[1, 0, 1], [1, 0, 0]], bool)
+    shares = np.array([[0.2, 0.9, 0.3], [0.1, 0.8, 0.1]])
+    assert best_thresholds(truth, shares) == pytest.approx([0.5, 0.5, 0.2])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", *range(2))
 def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
     truth, shares = drawn(seed)
     truth[:2] = True
@@ -112,25 +113,17 @@ def test_thresholds_have_the_best_f1_of_all_when_logits_are_rounded(seed):
         assert limit not in probabilities
 
 
-@pytest.mark.parametrize(
-    ("shares", "limit"),
-    [
-        ([0.8, 0.6, 0.5999, 0.2], 0.39995),  # 0.59995 has a better F1, until rounding
-        ([0.8, 0.5000, 0.4999, 0.4998], 0.65),  # 0.49995 has a better F1, until rounding
-        ([0.4998, 0.5001, 0.4999, 0.5], 0.2499),  # nothing is apart: all get it
-        ([0.9, 0.6, 0.8, 0.7], 0.3),  # F1 is 2/3 at 0.85, too, which is farther from 0.5
-        ([0.6, 0.1, 0.5, 0.2], 0.55),  # and at 0.05 here
-    ],
+@for_each(
+    "shares limit",
+    ([0.8, 0.6, 0.5999, 0.2], 0.39995),  # 0.59995 has a better F1, until rounding
+    ([0.8, 0.5000, 0.4999, 0.4998], 0.65),  # 0.49995 has a better F1, until rounding
+    ([0.4998, 0.5001, 0.4999, 0.5], 0.2499),  # nothing is apart: all get it
+    ([0.9, 0.6, 0.8, 0.7], 0.3),  # F1 is 2/3 at 0.85, too, which is farther from 0.5
+    ([0.6, 0.1, 0.5, 0.2], 0.55),  # and at 0.05 here
 )
 def test_thresholds_keep_a_distance_from_probabilities(shares, limit):
     truth = np.array([[True], [True], [False], [False]])
     assert best_thresholds(truth, np.array([shares]).T) == pytest.approx([limit])
-
-
-def test_thresholds_of_labels_that_all_or_none_have_stay():
-    truth = np.array([[1, 0, 1], [1, 0, 0]], bool)
-    shares = np.array([[0.2, 0.9, 0.3], [0.1, 0.8, 0.1]])
-    assert best_thresholds(truth, shares) == pytest.approx([0.5, 0.5, 0.2])
 
 
 def test_retrieval_counts_equal_texts_once():

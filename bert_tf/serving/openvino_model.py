@@ -1,0 +1,88 @@
+"""OpenVINO models that take raw strings and give the answers of a SavedModel.
+
+`openvino_export` writes them.
+"""
+
+import contextlib
+import json
+import queue
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.serving.openvino_text import import_extension
+
+SUFFIX = ".xml"
+HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # of products that are not int8
+INFORMATION = "bert_tf"  # of the file
+_FACTS = ("labels", "precision")
+
+
+class OpenVinoModel:
+    """A model.xml that takes strings, on the CPU; `run` may be called from several threads.
+
+    `labels` are in the order of the outputs. InputError if it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import_extension()
+        openvino = import_module("openvino")
+        core = openvino.Core()
+        try:
+            model = core.read_model(path)
+            self.specs = {
+                port.any_name: tf.TensorSpec([None] * len(port.partial_shape), tf.string)
+                for port in model.inputs
+                if port.element_type == openvino.Type.string
+            }
+            if len(self.specs) < len(model.inputs):
+                raise InputError(
+                    f"{path} takes token ids, not raw strings: export a SavedModel, or a model of "
+                    "a kind that docs/other-runtimes.md lists"
+                )
+            facts = {name: model.get_rt_info([INFORMATION, name]).astype(str) for name in _FACTS}
+            self.labels: list[str] = json.loads(facts["labels"])
+            self.precision = facts["precision"]
+            hint = {"INFERENCE_PRECISION_HINT": HINTS[self.precision]}
+            self._compiled = core.compile_model(model, "CPU", hint)
+        except InputError:
+            raise
+        except (RuntimeError, KeyError, ValueError) as error:
+            reason = (str(error).splitlines() or [""])[-1]
+            raise InputError(
+                f"{path} cannot be loaded ({reason}): export the model again, and keep its .bin "
+                "beside it"
+            ) from error
+        self._outputs = [port.any_name for port in self._compiled.outputs]
+        self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs for arrays of bytes, by name; strings are bytes in arrays of objects."""
+        batch = len(next(iter(inputs.values())))
+        if not batch:  # which OpenVINO leaves out
+            one = {name: np.full((1, *x.shape[1:]), b"") for name, x in inputs.items()}
+            return {name: x[:0] for name, x in self.run(one).items()}
+        request = None
+        with contextlib.suppress(queue.Empty):
+            request = self._idle.get_nowait()
+        request = request or self._compiled.create_infer_request()
+        try:
+            # Of one width, as OpenVINO takes bytes; NULs at an end have no meaning.
+            request.infer({name: texts.astype("S") for name, texts in inputs.items()})
+            tensors = map(request.get_output_tensor, range(len(self._outputs)))
+            return dict(zip(self._outputs, map(_values, tensors), strict=True))
+        finally:
+            self._idle.put(request)
+
+
+def _values(tensor: Any) -> np.ndarray:
+    if tensor.element_type.type_name != "string":
+        return tensor.data.copy()
+    if not tensor.size:  # OpenVINO divides by it
+        return np.full(tuple(tensor.shape), b"", object)
+    return tensor.bytes_data.astype(object)

@@ -1,0 +1,128 @@
+"""LoRA: what is trained, its gradients on every kernel, saved models, and resumed runs."""
+
+import contextlib
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from cases import for_each, refused, slow
+from kernel_models import CONFIG, batch, by_keras_ops, randomize
+from rounding import assert_equal_but_for_rounding, rounding
+from safetensors.numpy import load_file
+from small_runs import finetuning
+
+from bert_tf import AdamWeightDecay, BertClassifier, BertTokenizer, load_model, save_model
+from bert_tf.commands.finetuning_run import run_finetuning
+from bert_tf.networks.tensorflow.losses import cross_entropy
+from bert_tf.training.resuming import TrainingState
+from bert_tf.training.trainer import Trainer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+ADAPTED = {f"{name}/lora_kernel_{x}" for name in ("query", "value") for x in "ab"}
+HEADS = {f"{name}/dense/{x}" for name in ("pooler", "classifier") for x in ("kernel", "bias")}
+
+
+def adapted(seed=0, dtype="float32", rematerialize=False, **config):
+    """A classifier whose adapters already add to its kernels."""
+    model = BertClassifier(replace(CONFIG, **config), 3, seed=seed, dtype=dtype)
+    model.encoder.add_adapters(2)
+    model.encoder.rematerialize = rematerialize
+    return randomize(model)
+
+
+def train(trainer, steps=1):
+    inputs = {name: tf.constant(x, tf.int32) for name, x in batch().items()}
+    data = tf.data.Dataset.from_tensors((inputs, tf.constant([0, 1, 2, 1])))
+    free = dict.fromkeys(inputs, tf.TensorSpec([None, None], tf.int32))
+    signature = (free, data.element_spec[1])
+    data = tf.data.Dataset.from_generator(data.repeat(steps).__iter__, output_signature=signature)
+    iterator = trainer.iterate(data)
+    for _ in range(steps):
+        trainer.train(iterator)
+
+
+def changes(plain=False, **options):
+    """The change of each weight by a step of plain gradient descent, by path."""
+    model = adapted(**options)
+    before = {v.path: v.numpy() for v in model.weights}
+    descent = keras.optimizers.SGD(1.0)
+    trainer = Trainer(model, descent, loss=cross_entropy, gradient_accumulation_steps=2)
+    with by_keras_ops(model) if plain else contextlib.nullcontext():
+        train(trainer)
+    return {v.path: v.numpy() - before[v.path] for v in model.weights}
+
+
+@for_each("rematerialize", False, slow(True))
+def test_gradients_reach_adapters_and_heads_alone(rematerialize):
+    found = changes(rematerialize=rematerialize)
+    trained = {path for path, change in found.items() if np.any(change)}
+    layers = {f"layer_{n}/attention/{name}" for n in range(2) for name in ADAPTED}
+    assert {path for path in trained if "lora" in path} == layers
+    others = {"/".join(path.split("/")[-3:]) for path in trained if "lora" not in path}
+    assert others == HEADS
+    for path, wanted in changes(plain=True).items():
+        # Two blocks and their gradients, and a head.
+        assert_equal_but_for_rounding(found[path], wanted, 100, 16)
+
+
+@for_each("dtype", "float32", "mixed_bfloat16")
+def test_a_saved_model_has_them_merged(tmp_path, dtype):
+    model = adapted(dtype=dtype)
+    save_model(model, tmp_path, BertTokenizer(PIECES))
+    query = model.encoder.blocks[1].attention.query
+    merged = query._kernel.numpy() + query.lora_kernel_a.numpy() @ query.lora_kernel_b.numpy()
+    again = load_model(tmp_path)
+    found = again.encoder.blocks[1].attention.query
+    # A sum of three terms: not of bfloat16's 8 bits.
+    np.testing.assert_allclose(found.kernel, merged, rtol=0, atol=rounding(2, 3, 4))
+    assert not found.lora_enabled
+    if dtype == "float32":
+        assert_equal_but_for_rounding(again(batch()), model(batch()), 60, 16)
+
+
+def test_a_resumed_run_ends_equal(tmp_path):
+    def new(seed):
+        settings = {"hidden_dropout_prob": 0.1}
+        return Trainer(adapted(seed, **settings), AdamWeightDecay(1e-2), loss=cross_entropy)
+
+    trainer = new(0)
+    slots = sum(int(np.prod(v.shape)) for v in trainer.optimizer.variables[2:])
+    assert slots == 2 * sum(int(np.prod(v.shape)) for v in trainer.trainable_variables)
+    assert slots < trainer.model.count_params()
+    train(trainer, 2)
+    TrainingState(trainer, tmp_path, settings={}).save()
+    train(trainer, 2)
+    resumed = new(1)
+    assert TrainingState(resumed, tmp_path, settings={}).restore()
+    train(resumed, 2)
+    np.testing.assert_equal(resumed.model.get_weights(), trainer.model.get_weights())
+
+
+@for_each(
+    "options message",
+    ({"from_scratch": True}, "leave --from_scratch out"),
+    ({"freeze_layers": 1}, "leave --freeze_layers out"),
+    ({"features_only": "last"}, "leave --lora_rank out"),
+)
+def test_options_without_a_frozen_encoder_are_refused(tmp_path, options, message):
+    refused(message, finetuning, tmp_path, lora_rank=2, **options)
+
+
+@pytest.mark.slow
+def test_a_run_writes_a_usual_model(tmp_path):
+    save_model(adapted(), tmp_path / "encoder", BertTokenizer(PIECES))
+    rows = "text\tlabel\n" + "a b\tx\nc d\ty\n" * 8
+    for name in ("train.tsv", "validation.tsv"):
+        (tmp_path / name).write_text(rows)
+    options = finetuning(tmp_path, lora_rank=2, epochs=1, learning_rate=None)
+    result = run_finetuning(options)
+    assert result.evaluation is not None
+    before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("encoder", "run/best"))
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    names = (f"{n}.attention.self.{x}" for n in (0, 1) for x in ("query", "value"))
+    adapters = {f"bert.encoder.layer.{name}.weight" for name in names}
+    heads = {f"{x}.{y}" for x in ("classifier", "bert.pooler.dense") for y in ("weight", "bias")}
+    assert changed - heads == adapters
+    assert "learning_rate: 0.0005" in (tmp_path / "run" / "config.yaml").read_text()
