@@ -1,4 +1,7 @@
-"""Labels as they stand in a file: which number each has in training, and blank ones."""
+"""Labels as they stand in a file: which number each has in training, and blank ones.
+
+The labels of words are numbered in `kinds.tagging`.
+"""
 
 from collections.abc import Sequence
 

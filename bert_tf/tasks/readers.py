@@ -1,5 +1,7 @@
 """How kinds read examples and their labels, without TensorFlow: bad rows are named before it loads.
 
+`tasks.labels` has the error for a blank label and the numbers of labels.
+
 `Kind` and its subclasses extend these classes; `KindName.reader` makes one alone.
 """
 

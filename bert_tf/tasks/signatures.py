@@ -1,6 +1,6 @@
-"""A model that takes raw strings: tokenizer, model and answers in one graph.
+"""Signatures of a SavedModel: tokenizer, model and answers in one graph, which takes raw strings.
 
-Each kind declares its signatures in `Kind.signatures`; `encoder_signatures` has those of all.
+Each kind declares its own in `Kind.signatures`; `encoder_signatures` has the ones all share.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

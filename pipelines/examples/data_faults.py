@@ -1,6 +1,6 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
 
-They are reported. A blank label, which stops a command, is refused in `tasks.readers.Reader.read`.
+They are reported. A blank label, which stops a command, is refused in `tasks.readers`.
 """
 
 import contextlib

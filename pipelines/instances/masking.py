@@ -1,7 +1,8 @@
 """Masking for the masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Follows `create_masked_lm_predictions` of the original's `create_pretraining_data.py`, for whole
-batches at once. Language models read text without masks.
+batches at once; the shares of 15%, 80% and 10% are options, in `data_options`. Language models read
+text without masks.
 """
 
 from typing import NamedTuple

@@ -44,7 +44,7 @@ class Kind(Reader, ABC):
     options: ClassVar[type[CheckedOptions]] = CheckedOptions
     # Attributes that no option sets -> the score that they change.
     tuned_settings: ClassVar[Mapping[str, str]] = {}
-    model_class: ClassVar[Any]  # with this kind's head: the name of a class here, or a class
+    model_class: ClassVar[Any]  # with this kind's head: a class, or the name of one in `bert_tf`
     is_trained: ClassVar[bool] = True  # by fine-tuning
     evaluated: ClassVar[str] = DEFAULT  # the signature that evaluation asks
     losses: Any = CLASSES  # `Losses`; a property where settings choose them

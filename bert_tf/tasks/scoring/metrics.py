@@ -1,6 +1,7 @@
 """Scores, larger for better models. They import scikit-learn and SciPy, which take a second.
 
-A new score is a function here, named among the `scores` of tasks in `tasks.task_table`.
+A new score is a function here, named among the `scores` of tasks in `tasks.task_table`. Kinds whose
+answers are not one array (several labels, words, spans, vectors) compute their scores themselves.
 """
 
 import math
