@@ -30,6 +30,12 @@ class Side:
     prepare: Callable[["Side", Path], None] | None = None  # writes its model
     packed: bool = False  # or frozen
     runs_here: bool = False  # in this environment, not in that of the peers
+    twin: bool = False  # OpenVINO's, beside our SavedModel
+
+    @property
+    def name(self) -> str:
+        """Of our export."""
+        return f"{self.dtype}-twin" if self.twin else self.dtype
 
 
 def write_once(path: Path, write: Callable[[Path], object]) -> Path:
@@ -58,18 +64,19 @@ def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequ
 
 
 def export(side: Side, folder: Path) -> None:
-    """Writes our SavedModel of the side's type, as `bert-tf export` does."""
+    """Writes our SavedModel of the side's type and its twin, as `bert-tf export` does."""
     from bert_tf import export_model
 
-    if not list(folder.glob(f"{side.dtype}/*/saved_model.pb")):
+    if not list(folder.glob(f"{side.name}/*/saved_model.pb")):
         int8 = {}
         if side.dtype == "int8":  # of random weights there is no score to lose
             int8 = {"calibration": folder / "model" / "rows.tsv", "max_loss": 100.0}
         export_model(
             model=folder / "model",
-            name=side.dtype,
+            name=side.name,
             output=folder,
             precision=side.dtype,
+            twin=side.twin,
             verbose=False,
             **int8,
         )
@@ -77,20 +84,23 @@ def export(side: Side, folder: Path) -> None:
 
 def export_of(side: Side, folder: Path) -> Path:
     """The version of our export: of int8 the second one, after its twin in float32."""
-    return max(folder.glob(f"{side.dtype}/*/saved_model.pb")).parent
+    return max(folder.glob(f"{side.name}/*/saved_model.pb")).parent
 
 
 def ours(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.ndarray]:
-    """The default signature of our export; its products read packed weights if the side says so."""
+    """The default signature of our export, by the engine that `bert-tf serve` chooses for a request.
+
+    TensorFlow's products read packed weights if the side says so.
+    """
     os.environ.pop(PACKED, None)
     if side.packed:
         os.environ[PACKED] = "1"
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    from bert_tf.serving.saved_model import LoadedModel
+    from bert_tf.serving.engines import Engines
 
-    model = LoadedModel(export_of(side, folder))
+    model = Engines(export_of(side, folder))
 
     def answer(texts: list[str]) -> np.ndarray:
         inputs = {"text": np.array([text.encode() for text in texts], object)}
@@ -280,9 +290,12 @@ def torch(side: Side, folder: Path, threads: int) -> Engine:
 SIDES = {
     "float32": Side("bert-tf float32", "float32", ours, export, runs_here=True),
     "float32_packed": Side("bert-tf float32, packed", "float32", ours, export, True, True),
+    "float32_twin": Side("bert-tf float32, twin", "float32", ours, export, True, True, True),
     "bfloat16": Side("bert-tf bfloat16", "bfloat16", ours, export, runs_here=True),
     "bfloat16_packed": Side("bert-tf bfloat16, packed", "bfloat16", ours, export, True, True),
+    "bfloat16_twin": Side("bert-tf bfloat16, twin", "bfloat16", ours, export, True, True, True),
     "int8": Side("bert-tf int8", "int8", ours, export, True, True),
+    "int8_twin": Side("bert-tf int8, twin", "int8", ours, export, True, True, True),
     "onnx": Side("ONNX Runtime float32", "float32", onnx, write_onnx),
     "onnx_int8": Side("ONNX Runtime int8", "int8", onnx, write_onnx),
     "openvino": Side("OpenVINO float32", "float32", openvino, write_openvino),

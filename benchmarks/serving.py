@@ -6,8 +6,9 @@ r"""Time from strings to answers, in one process, of bert-tf and other inference
 A classifier of BERT-base's size, with the same random weights for all engines
 (benchmarks/engines.py), answers one text of 9 tokens, one of 119, and 32 of 15 to 137. Each side is
 a process of its own with the same number of threads; they take turns. bert-tf is a SavedModel in a
-session, as servers run it; "packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1. The peers' texts are
-tokenized by `tokenizers`.
+session, as servers run it; "packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1, and "twin" has the
+export's twin in OpenVINO beside it, chosen as `bert-tf serve` does. The peers' texts are tokenized
+by `tokenizers`.
 
 Reported are medians over the turns, by the clock. In brackets: the median ratio, within a turn, to
 the fastest peer of the same type. "Apart": how far a probability is from bert-tf's in float32, at

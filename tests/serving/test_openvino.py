@@ -177,6 +177,26 @@ def test_commands_answer_and_score_as_the_model_directory(review):
         evaluate(model=str(path), max_length=8, **data)
 
 
+def test_a_batch_that_would_be_wide_is_answered_in_parts(review, monkeypatch):
+    """OpenVINO takes strings as an array as wide as the longest one."""
+    function = Predictor(review / "review" / "1" / "model.xml").signature()
+    texts = {"text": tf.constant([*TEXTS, "ships " * 99])}
+    whole = function(**texts)
+    monkeypatch.setattr("bert_tf.serving.openvino_model._MOST_BYTES", 600)
+    shapes = []
+    concatenate = np.concatenate
+    monkeypatch.setattr(np, "concatenate", lambda x: shapes.append(len(x)) or concatenate(x))
+    parts = function(**texts)
+    assert shapes and parts.keys() == whole.keys()
+    for name, values in whole.items():
+        assert parts[name].dtype == values.dtype
+        if values.dtype == object:
+            assert parts[name].tolist() == values.tolist()
+        else:
+            # Products of other shapes may be summed in another order.
+            np.testing.assert_allclose(parts[name], values, rtol=0, atol=1e-5)
+
+
 def test_sentence_encoders_compare_pairs(tmp_path):
     answerer = answerer_of("embedding")
     opened = open_answerer(answerer.export_portable(tmp_path / "made", "openvino"))
