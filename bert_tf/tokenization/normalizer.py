@@ -251,7 +251,7 @@ def double_array(values: dict[str, int]) -> np.ndarray:
         return bases[key]
 
     for character, value in values.items():
-        key = character.encode()
+        key = character.encode(errors="surrogateescape")
         index = base(key[:-1]) ^ key[-1]
         units[index] = key[-1] | 1 << 8 | (index ^ indexes[value]) << 10
     array = np.zeros((max(units) | 255) + 1, np.uint32)  # whole blocks, for whatever byte follows

@@ -32,6 +32,10 @@ from bert_tf.tokenization.strings import (
     starts_of,
 )
 
+# Removing what stands between two halves of a character would make one of them: a byte that
+# continues none becomes one that no character has.
+_STRAYS = {chr(0xDC00 + byte): "\udcff" for byte in range(0x80, 0xC0)}
+
 
 class Splitter(tf.Module):
     """Normalizes texts as the original BERT does, and splits them into pieces."""
@@ -205,7 +209,7 @@ def _table(
     if isolate_punctuation != "no":
         isolated = punctuation() if isolate_punctuation == "all" else _unsplit_punctuation()
     table = isolating_replacements(do_lower_case, strip_accents, isolate_chinese, isolated)
-    return _flatbuffer(table)
+    return _flatbuffer(table | _STRAYS)
 
 
 @functools.cache
@@ -229,11 +233,11 @@ def _pieces_around(characters: Sequence[str]) -> np.ndarray:
 
 
 def _flatbuffer(replacements: dict[str, str]) -> np.ndarray:
-    """Packs a map from characters to strings in the op's format."""
+    """Packs a map from characters, or bytes as escaped by "surrogateescape", in the op's format."""
     pool = bytearray()
     values: dict[str, int] = {}
     for replacement in dict.fromkeys(replacements.values()):
-        encoded = replacement.encode()
+        encoded = replacement.encode(errors="surrogateescape")
         if len(encoded) > 63:
             raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
         # Bit 30: the character changes; then the offset in the pool; 6 bits of length.
