@@ -3,7 +3,11 @@
 import functools
 import gzip
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -217,6 +221,23 @@ def test_a_card_asks_the_model_with_openvino_alone(review, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     exec(compile(textwrap.dedent(code), "model.md", "exec"), {})
     assert re.search(r"'label': array\(\['(bad|good)'\]", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the page's program needs g++")
+def test_the_page_asks_the_model_in_cpp(review, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/other-runtimes.md").read_text(encoding="utf-8")
+    program, commands = re.search(r"```cpp\n(.*?)```\n```bash\n(.*?)```", page, re.S).groups()
+    monkeypatch.chdir(tmp_path)
+    Path("ask.cpp").write_text(program)
+    Path("exports").mkdir()
+    Path("exports/reviews").symlink_to(review / "review")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, check=True)
+    answer = Predictor("exports/reviews/1/model.xml").signature()(text=tf.constant(["a good film"]))
+    label, probability = done.stdout.split()
+    assert label.encode() == answer["label"][0]
+    assert float(probability) == pytest.approx(answer["probability"][0], abs=1e-5)
 
 
 def test_int8_is_computed_in_int8_and_near(tmp_path):
