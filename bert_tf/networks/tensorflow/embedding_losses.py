@@ -11,9 +11,9 @@ from bert_tf.networks.tensorflow.losses import Losses, Values
 
 
 def in_batch_cross_entropy(scale: float) -> Values:
-    """InfoNCE in both directions, float32 [B, 2] (van den Oord et al. 2018): which texts are pairs?
+    """InfoNCE in both directions, float32 [B, N] (van den Oord et al. 2018): which texts are pairs?
 
-    Labels are int [B, 2], numbers of both texts. Candidates for the first are all second texts and
+    Labels are int [B, N], numbers of the texts. Candidates for the first are all second texts and
     all wrong answers; for the second, all first texts. A candidate with the number of the right
     answer, or of an example with the same question, does not count as wrong.
     """
@@ -21,16 +21,24 @@ def in_batch_cross_entropy(scale: float) -> Values:
     def loss(labels: Any, vectors: Any) -> Any:
         entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
         directions = _both_directions(labels, vectors, scale)
-        return tf.stack([entropy(right, logits) for right, logits in directions], 1)
+        return _per_label(labels, [entropy(right, logits) for right, logits in directions])
 
     return loss
 
 
 def in_batch_accuracy(labels: Any, vectors: Any) -> Any:
-    """1.0 where the right text has the highest cosine, in both directions: [B, 2]."""
+    """1.0 where the right text has the highest cosine, in both directions: [B, N]."""
     directions = _both_directions(labels, vectors, 1.0)
     hits = [tf.argmax(logits, 1, right.dtype) == right for right, logits in directions]
-    return tf.cast(tf.stack(hits, 1), tf.float32)
+    return _per_label(labels, [tf.cast(hit, tf.float32) for hit in hits])
+
+
+def _per_label(labels: Any, directions: list[tf.Tensor]) -> tf.Tensor:
+    """Values [B] of both directions as one of each label, [B, N]: wrong answers get the mean.
+
+    The trainer takes the mean over labels, which these leave as it is.
+    """
+    return tf.stack([*directions, *[tf.add_n(directions) / 2] * (labels.shape[1] - 2)], 1)
 
 
 def cosent(scale: float) -> Values:
@@ -65,7 +73,7 @@ def _both_directions(labels: Any, vectors: Any, scale: float) -> list[tuple[Any,
     """Indices of the right candidates, [B], and logits of all candidates, [B, G]; twice."""
     x = tf.nn.l2_normalize(tf.cast(vectors, tf.float32), -1)
     every = _gathered(x)  # (G, N, W)
-    numbers = _gathered(labels)  # (G, 2)
+    numbers = _gathered(labels)  # (G, N)
     wrong = tf.reshape(every[:, 2:], [-1, tf.shape(x)[-1]])  # (G * (N - 2), W)
     count = tf.shape(labels)[0]
     context = tf.distribute.get_replica_context()
@@ -73,12 +81,16 @@ def _both_directions(labels: Any, vectors: Any, scale: float) -> list[tuple[Any,
     right = tf.reduce_sum(before) + tf.range(count)
     is_right = tf.one_hot(right, tf.shape(every)[0], on_value=True, off_value=False)
     # Equal texts on either side would be wrong answers that are right.
-    same = tf.reduce_any(labels[:, tf.newaxis] == numbers[tf.newaxis], -1) & ~is_right
+    same = tf.reduce_any(labels[:, tf.newaxis, :2] == numbers[tf.newaxis, :, :2], -1) & ~is_right
+    # So would another example's wrong answers, which are often right ones (`--mine_negatives`).
+    wrong_numbers = tf.reshape(numbers[:, 2:], [1, 1, -1])
+    known = tf.reduce_any(labels[:, :2, tf.newaxis] == wrong_numbers, 1)  # (B, G * (N - 2))
     directions = []
-    for one, other, more in ((0, 1, wrong), (1, 0, wrong[:0])):
+    for one, other, more, masked in ((0, 1, wrong, known), (1, 0, wrong[:0], known[:, :0])):
         logits = tf.matmul(x[:, one], every[:, other], transpose_b=True)
         logits = tf.where(same, tf.fill([], -1e9), scale * logits)
         further = scale * tf.matmul(x[:, one], more, transpose_b=True)
+        further = tf.where(masked, tf.fill([], -1e9), further)
         directions.append((right, tf.concat([logits, further], 1)))
     return directions
 

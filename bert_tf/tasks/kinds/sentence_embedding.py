@@ -119,12 +119,18 @@ class SentenceEmbedding(PairReader, WindowedKind):
         return signatures
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """Scores, float32 [E]; or numbers of both texts, int32 [E, 2], the same for equal ones."""
+        """Scores, float32 [E]; or numbers of the texts, int32 [E, N], the same for equal ones.
+
+        N is 2, and more with wrong answers.
+        """
         if self.losses.needs_labels:
             return pair_scores(examples)
         number_of: dict[str, int] = {}
-        pairs = zip(examples.columns["text"], examples.columns["text_pair"], strict=True)
-        numbers = [[number_of.setdefault(x, len(number_of)) for x in pair] for pair in pairs]
+        columns = examples.columns
+        wrong = columns.get("negatives", [()] * len(examples))
+        rows = zip(columns["text"], columns["text_pair"], wrong, strict=True)
+        texts = [[one, other, *more] for one, other, more in rows]
+        numbers = [[number_of.setdefault(x, len(number_of)) for x in row] for row in texts]
         return np.array(numbers, np.int32)
 
     def training_rows(

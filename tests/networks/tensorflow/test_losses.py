@@ -74,15 +74,19 @@ def entropies(logits, right):
 @for_each("texts", 2, 4)
 def test_infonce_is_cross_entropy_over_the_batch(texts):
     """With wrong answers of every example as further candidates, in one direction."""
-    x, numbers = drawn(texts), np.arange(10).reshape(5, 2)
+    x, numbers = drawn(texts), np.arange(5 * texts).reshape(5, texts)
     further = x[:, 2:].reshape(-1, 4)
     forward = 20 * cosines(x[:, 0], np.concatenate([x[:, 1], further]))
     back = 20 * cosines(x[:, 1], x[:, 0])
     found = in_batch_cross_entropy(20.0)(numbers, x).numpy()
     expected = np.stack([entropies(each, np.arange(5)) for each in (forward, back)], 1)
+    more = np.mean(expected, 1, keepdims=True).repeat(texts - 2, 1)
+    expected = np.concatenate([expected, more], 1)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     right = np.stack([each.argmax(1) == np.arange(5) for each in (forward, back)], 1)
-    assert in_batch_accuracy(numbers, x).numpy().tolist() == right.astype(float).tolist()
+    hits = in_batch_accuracy(numbers, x).numpy()
+    assert hits[:, :2].tolist() == right.astype(float).tolist()
+    assert hits.mean() == pytest.approx(right.mean())
 
 
 def test_equal_texts_are_no_wrong_answers():
@@ -90,6 +94,16 @@ def test_equal_texts_are_no_wrong_answers():
     numbers = np.array([[0, 1], [2, 1], [0, 3], [4, 5], [6, 7]])  # 0 shares with 1 and with 2
     logits = 20 * cosines(x[:, 0], x[:, 1])
     logits[[0, 1, 0, 2], [1, 0, 2, 0]] = -1e9
+    found = in_batch_cross_entropy(20.0)(numbers, x).numpy()[:, 0]
+    np.testing.assert_allclose(found, entropies(logits, np.arange(5)), rtol=1e-4, atol=1e-5)
+
+
+def test_wrong_answers_that_are_right_do_not_count():
+    """Of others, and of the example itself, which has too few; all else stays a candidate."""
+    x = drawn(3)
+    numbers = np.array([[0, 1, 3], [2, 3, 3], [4, 5, 0], [6, 7, 8], [9, 10, 8]])
+    logits = 20 * cosines(x[:, 0], np.concatenate([x[:, 1], x[:, 2]]))
+    logits[[0, 1, 1], [7, 5, 6]] = -1e9
     found = in_batch_cross_entropy(20.0)(numbers, x).numpy()[:, 0]
     np.testing.assert_allclose(found, entropies(logits, np.arange(5)), rtol=1e-4, atol=1e-5)
 

@@ -92,6 +92,8 @@ def test_numbers_scores_and_lengths_of_pairs():
     columns = {"text": ["a", "a", "c"], "text_pair": ["b", "c", "b"], "label": ["1", "4", "5"]}
     examples = Examples("d.tsv", [2, 3, 4], columns)
     assert kind().targets(examples, []).tolist() == [[0, 1], [0, 2], [2, 1]]
+    wrong = Examples("d.tsv", [2, 3, 4], columns | {"negatives": [["d"], ["a"], ["b"]]})
+    assert kind().targets(wrong, []).tolist() == [[0, 1, 2], [0, 3, 0], [3, 1, 1]]
     _, targets = kind(embedding_loss="cosine").training_rows(TASK, examples, [], None)
     np.testing.assert_allclose(targets, [0.2, 0.8, 1.0])
     columns = {"text": ["ship", "ship sea"], "text_pair": ["cow cow", "cow"]}
@@ -221,7 +223,7 @@ from bert_tf.training.strategy import distribute_batches, make_strategy
 ids = np.random.default_rng(1).integers(1, V, (6, 3, T)).astype("int32")
 inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids // ids}
 strategies = [make_strategy(name) for name in ("one", "mirrored")]
-numbers, scores = np.arange(12).reshape(6, 2).astype("int32"), np.arange(6).astype("float32")
+numbers, scores = np.arange(18).reshape(6, 3).astype("int32"), np.arange(6).astype("float32")
 for loss, targets, metrics in (
     (in_batch_cross_entropy(20.0), numbers, {"accuracy": in_batch_accuracy}),
     (cosent(20.0), scores, {}),
