@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.checkpoints.lora_adapter import adapter_tensors
 from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -28,6 +29,8 @@ def new_model(
     model = _with_head(options, kind, labels, config)
     if options.lora_rank is not None:
         model.encoder.add_adapters(options.lora_rank)
+    if options.save_adapter:
+        adapter_tensors(model)  # refuses what it cannot hold, before the training
     return model
 
 

@@ -42,6 +42,8 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
     """train adapters of this rank, such as 8, on queries and values of a frozen encoder (LoRA, Hu
     et al. 2021), with the head and the pooler; saved models have them merged. Default learning
     rates are then 10 times as high."""
+    save_adapter: bool = option(False, identity=False)
+    """also write the adapters of --lora_rank, and the head, for Hugging Face PEFT: best/adapter."""
     dropout: float | None = option(None, at_least=0, below=1)
     """dropout of hidden states and attention; by default the model's."""
     max_steps: int | None = option(None, at_least=1)
@@ -72,6 +74,10 @@ class FinetuningSetup(CommandOptions, TaskOptions, FileOptions, TrainingOptions,
             raise InputError("--lora_rank freezes random weights: leave --from_scratch out")
         if self.lora_rank is not None and self.freeze_layers is not None:
             raise InputError("--lora_rank freezes the whole encoder: leave --freeze_layers out")
+        if self.save_adapter and self.lora_rank is None:
+            raise InputError("--save_adapter needs --lora_rank: give one, such as 8")
+        if self.save_adapter and self.calibrate:
+            raise InputError("--save_adapter and --calibrate cannot be combined: leave one out")
 
     @property
     def source(self) -> str:

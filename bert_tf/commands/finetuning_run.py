@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.checkpoints.lora_adapter import write_adapter
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.finetuning_model import model_and_losses, new_model
 from bert_tf.commands.finetuning_options import FinetuningOptions
@@ -249,11 +250,16 @@ class _Finetuning:
         def save(folder: Path) -> None:
             if folder == outcome.parent:
                 outcome.unlink(missing_ok=True)
-            self.tuned.save(folder)
+            self._save(folder)
 
         return self.run.train(
             [phase], evaluate_every=self.evaluate_every, best_by=self.best_by, save_model=save
         )
+
+    def _save(self, folder: Path) -> None:
+        self.tuned.save(folder)
+        if self.options.save_adapter:
+            write_adapter(self.model, folder / "adapter", self.options.model)
 
     def _evaluation(self, training: TrainingResult) -> Evaluation:
         """The evaluation of the best model, which is written."""
@@ -262,7 +268,7 @@ class _Finetuning:
         if training.best is None:
             run.notice(f"{self.best_by} was undefined at every evaluation: best/ is the last model")
             if not (best / METRICS_FILE).exists() and not run.state.is_dropped:
-                self.tuned.save(best)
+                self._save(best)
         evaluation = _evaluate_best(
             run, self.tuned, self.data.validation, self.rows_at_once, self.options.calibrate
         )

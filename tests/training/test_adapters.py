@@ -1,6 +1,7 @@
 """LoRA: what is trained, its gradients on every kernel, saved models, and resumed runs."""
 
 import contextlib
+import json
 from dataclasses import replace
 
 import keras
@@ -8,12 +9,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cases import for_each, refused, slow
-from kernel_models import CONFIG, batch, by_keras_ops, randomize
+from kernel_models import CONFIG, LEFT_TO_RIGHT, batch, by_keras_ops, randomize
 from rounding import assert_equal_but_for_rounding, rounding
 from safetensors.numpy import load_file
 from small_runs import finetuning
 
-from bert_tf import AdamWeightDecay, BertClassifier, BertTokenizer, load_model, save_model
+from bert_tf import (
+    AdamWeightDecay,
+    BertClassifier,
+    BertSentenceEncoder,
+    BertTagger,
+    BertTokenizer,
+    load_model,
+    save_model,
+)
+from bert_tf.checkpoints.lora_adapter import adapter_tensors, write_adapter
 from bert_tf.commands.finetuning_run import run_finetuning
 from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.resuming import TrainingState
@@ -22,6 +32,8 @@ from bert_tf.training.trainer import Trainer
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 ADAPTED = {f"{name}/lora_kernel_{x}" for name in ("query", "value") for x in "ab"}
 HEADS = {f"{name}/dense/{x}" for name in ("pooler", "classifier") for x in ("kernel", "bias")}
+
+DISTILBERT = {"type_vocab_size": 0, "layer_norm_eps": 1e-12, "extra": {"model_type": "distilbert"}}
 
 
 def adapted(seed=0, dtype="float32", rematerialize=False, **config):
@@ -82,6 +94,65 @@ def test_a_saved_model_has_them_merged(tmp_path, dtype):
         assert_equal_but_for_rounding(again(batch()), model(batch()), 60, 16)
 
 
+def with_adapter(base, folder):
+    """A model's tensors with an adapter as PEFT merges it: W + B A alpha / r, and whole modules."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    tensors = load_file(folder / "adapter_model.safetensors")
+    tensors = {name.removeprefix("base_model.model."): x for name, x in tensors.items()}
+    merged = dict(base)
+    for name, a in tensors.items():
+        layer, _, part = name.partition(".lora_")
+        if part == "A.weight":
+            assert layer.rpartition(".")[2] in config["target_modules"]
+            factor = config["lora_alpha"] / config["r"]
+            change = factor * tensors[f"{layer}.lora_B.weight"] @ a
+            merged[f"{layer}.weight"] = merged[f"{layer}.weight"] + change
+        elif not part:
+            assert any(f".{module}." in f".{name}" for module in config["modules_to_save"])
+            merged[name] = tensors[name]
+    return merged
+
+
+@for_each(
+    "classes config modules",
+    (BertClassifier, {}, ["classifier", "pooler"]),
+    (BertTagger, {}, ["classifier"]),
+    (BertSentenceEncoder, {}, []),
+    (BertClassifier, DISTILBERT, ["classifier", "pre_classifier"]),
+)
+def test_an_adapter_beside_the_model_merges_into_it(tmp_path, classes, config, modules):
+    config = replace(CONFIG, **config)
+    labels = {} if classes is BertSentenceEncoder else {"labels": ["x", "y", "z"]}
+    model = classes(config, seed=0, **labels)
+    save_model(model, tmp_path / "base", BertTokenizer(PIECES))
+    model.encoder.add_adapters(2)
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(1).normal(size=variable.shape))
+    save_model(model, tmp_path, BertTokenizer(PIECES))
+    write_adapter(model, tmp_path / "adapter", "org/base")
+    base, wanted = (load_file(x / "model.safetensors") for x in (tmp_path / "base", tmp_path))
+    found = with_adapter(base, tmp_path / "adapter")
+    assert found.keys() == wanted.keys()
+    unused = "pooler." if classes is BertSentenceEncoder else None
+    for name, tensor in wanted.items():
+        if unused is None or not name.startswith(unused):
+            # A sum of three terms of size 1.
+            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=rounding(2, 3, 4))
+    stored = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert stored["modules_to_save"] == modules
+    assert stored["base_model_name_or_path"] == "org/base"
+    load_model(tmp_path)  # which the folder beside it does not disturb
+    size = sum(x.stat().st_size for x in (tmp_path / "adapter").iterdir())
+    assert size < (tmp_path / "model.safetensors").stat().st_size
+
+
+def test_what_peft_has_no_place_for_is_refused():
+    for config, dense in ((CONFIG, keras.layers.Dense(4)), (LEFT_TO_RIGHT, None)):
+        model = BertSentenceEncoder(config, dense=dense)
+        model.encoder.add_adapters(2)
+        refused("leave --save_adapter out", adapter_tensors, model)
+
+
 def test_a_resumed_run_ends_equal(tmp_path):
     def new(seed):
         settings = {"hidden_dropout_prob": 0.1}
@@ -105,9 +176,11 @@ def test_a_resumed_run_ends_equal(tmp_path):
     ({"from_scratch": True}, "leave --from_scratch out"),
     ({"freeze_layers": 1}, "leave --freeze_layers out"),
     ({"features_only": "last"}, "leave --lora_rank out"),
+    ({"save_adapter": True, "lora_rank": None}, "needs --lora_rank"),
+    ({"save_adapter": True, "calibrate": True}, "cannot be combined"),
 )
 def test_options_without_a_frozen_encoder_are_refused(tmp_path, options, message):
-    refused(message, finetuning, tmp_path, lora_rank=2, **options)
+    refused(message, finetuning, tmp_path, **{"lora_rank": 2, **options})
 
 
 @pytest.mark.slow
@@ -116,7 +189,7 @@ def test_a_run_writes_a_usual_model(tmp_path):
     rows = "text\tlabel\n" + "a b\tx\nc d\ty\n" * 8
     for name in ("train.tsv", "validation.tsv"):
         (tmp_path / name).write_text(rows)
-    options = finetuning(tmp_path, lora_rank=2, epochs=1, learning_rate=None)
+    options = finetuning(tmp_path, lora_rank=2, save_adapter=True, epochs=1, learning_rate=None)
     result = run_finetuning(options)
     assert result.evaluation is not None
     before, after = (load_file(tmp_path / x / "model.safetensors") for x in ("encoder", "run/best"))
@@ -125,4 +198,7 @@ def test_a_run_writes_a_usual_model(tmp_path):
     adapters = {f"bert.encoder.layer.{name}.weight" for name in names}
     heads = {f"{x}.{y}" for x in ("classifier", "bert.pooler.dense") for y in ("weight", "bias")}
     assert changed - heads == adapters
+    found = with_adapter(before, tmp_path / "run" / "best" / "adapter")
+    for name, tensor in after.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=0, atol=rounding(2, 3, 4))
     assert "learning_rate: 0.0005" in (tmp_path / "run" / "config.yaml").read_text()
