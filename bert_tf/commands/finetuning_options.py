@@ -117,6 +117,9 @@ class FinetuningOptions(FinetuningSetup):
     """peak learning rate; by default the task's, mostly 5e-5."""
     epochs: int | None = option(None, at_least=1)
     """passes over the training examples; by default the task's, mostly 3."""
+    mine_negatives: int | None = option(None, at_least=1)
+    """number of hard negatives for each pair of sentence embeddings: before the training, the model
+    finds the nearest texts that are not the right answer, among the second texts of all pairs."""
     keep_states: bool = option(False, identity=False)
     """keep the last checkpoints of the finished run, each three times the size of the model; with
     them --override can train it on with other settings, such as more epochs."""

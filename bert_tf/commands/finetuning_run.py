@@ -14,6 +14,7 @@ from bert_tf.checkpoints.lora_adapter import write_adapter
 from bert_tf.commands.finetuning_data import FinetuningData
 from bert_tf.commands.finetuning_model import model_and_losses, new_model
 from bert_tf.commands.finetuning_options import FinetuningOptions
+from bert_tf.commands.hard_negatives import with_mined_negatives
 from bert_tf.errors import InputError
 from bert_tf.files.storage import is_remote
 from bert_tf.models.cost import classification_flops
@@ -113,6 +114,8 @@ def check_task(task: Task, options: FinetuningOptions) -> None:
             )
     if isinstance(kind, SentenceEmbedding):
         _check_embedding(kind, options)
+    elif options.mine_negatives:
+        raise InputError(f"--mine_negatives is not for the task {task.name}: leave it out")
 
 
 def _check_embedding(kind: SentenceEmbedding, options: FinetuningOptions) -> None:
@@ -124,7 +127,11 @@ def _check_embedding(kind: SentenceEmbedding, options: FinetuningOptions) -> Non
             "the texts of a batch are compared with each other, which micro-batches cannot: leave "
             "--gradient_accumulation_steps out"
         )
-    if options.batch_size == 1 and not kind.negatives:
+    if options.mine_negatives and (kind.embedding_loss != "infonce" or kind.negatives):
+        raise InputError(
+            "--mine_negatives is for infonce, on pairs without negatives of their own: leave it out"
+        )
+    if options.batch_size == 1 and not (kind.negatives or options.mine_negatives):
         raise InputError(
             "the other texts of a batch are the wrong answers, and --batch_size 1 has none: give 2 "
             "or more"
@@ -155,6 +162,10 @@ class _Finetuning:
             self.tuned = _in_detail(Answerer(task, self.model, data.tokenizer, data.labels))
             self.trained, self.loss, self.metrics = model_and_losses(
                 options, self.tuned, run.precision
+            )
+        if options.mine_negatives:
+            data = self.data = with_mined_negatives(
+                data, self.tuned, options.mine_negatives, self.rows_at_once, run.working
             )
         # Devices that compile the step compile it for every new shape.
         self.fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"

@@ -107,6 +107,10 @@ class RunProgress(Watcher):
             self._bar.print(line)
         self._told.add(line)
 
+    def working(self, what: str, completed: int, total: int) -> None:
+        self._bar.step(what, completed, total)  # prints a line where no bar is drawn
+        self._bar.update(completed, total, f"{what}, {completed:,} of {total:,}")
+
     def started(self, title: str, number: int, total: int) -> None:
         self._where = f"{number} of {total}"
         self._bar.show(f"{self._what} {self._where}: {title}")

@@ -133,6 +133,11 @@ class Run(AbstractContextManager):
         if self.is_chief:
             self._watchers[0].notice(line)
 
+    def working(self, what: str, completed: int, total: int) -> None:
+        """Shows the user, on the chief worker, how far work that is no training step has come."""
+        if self.is_chief:
+            self._watchers[0].working(what, completed, total)
+
     def make_trainer(
         self,
         model: Any,

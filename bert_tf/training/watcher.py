@@ -11,6 +11,9 @@ class Watcher:
         """A line for the user, from the chief worker."""
         print(line)
 
+    def working(self, what: str, completed: int, total: int) -> None:
+        """Called during work that is no training step, with how much of it is done."""
+
     def started(self, title: str, number: int, total: int) -> None:
         """Called before each of several runs, counted from 1."""
 
