@@ -60,7 +60,7 @@ def hard_negatives(
     vectors = np.asarray(vectors, np.float32)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     candidates = vectors[: pairs[:, 1].max() + 1]
-    excluded = defaultdict(set)
+    excluded: dict[int, set[int]] = defaultdict(set)
     for question, right in pairs.tolist():
         excluded[question] |= {x for x in (question, right) if x < len(candidates)}
     chosen = np.repeat(pairs[:, 1:], count, axis=1)
