@@ -1,11 +1,15 @@
 """`finetune --mine_negatives`: which texts are chosen, and runs that train with them."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from cases import for_each, refused
 from command_line import words
 from small_runs import finetuning
+from stored_models import run_peer  # tests/checkpoints/stored_models.py
 from tiny import tiny_config
 
 from bert_tf import BertSentenceEncoder, BertTokenizer, save_model
@@ -17,6 +21,7 @@ from bert_tf.commands.hard_negatives import with_mined_negatives
 from bert_tf.tasks.task_table import TASKS
 from bert_tf.text.opening import load_answerer
 
+PEER = Path(__file__).with_name("hard_negatives_peer.py")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn", "wind"]
 CONFIG = tiny_config(len(PIECES), intermediate_size=8, initializer_range=0.5)
 PAIRS = [("sea", "ship"), ("cow", "barn"), ("wind", "sea wind"), ("barn", "cow"), ("ship", "sea")]
@@ -92,6 +97,23 @@ def test_the_model_chooses_by_its_own_vectors(folder):
         others = {x: n for x, n in near.items() if x not in (question, right) and n <= limit}
         assert wrong == max(others, key=others.get, default=right)
     assert mined.arrays[0].shape == (5, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
+def test_they_are_those_of_sentence_transformers(folder):
+    (folder / "pairs.json").write_text(json.dumps(PAIRS))
+    names = [folder / name for name in ("model", "pairs.json", "out.npz")]
+    theirs = run_peer("hugging-face", PEER, *names)["mined"].tolist()
+    model = load_answerer(folder / "model")
+    data = FinetuningData.read(model.task, embedding(folder).with_defaults_of(TASKS["embedding"]))
+    mined = with_mined_negatives(data, model, 2, 2, lambda *_: None).columns["negatives"]
+    ours = {pair: wrong for pair, wrong in zip(PAIRS, mined, strict=True) if pair[1] not in wrong}
+    # They leave pairs out that have too few, and may take the question itself.
+    others = [row for row in theirs if row[0] not in row[2:]]
+    assert others
+    for question, right, *wrong in others:
+        assert ours[question, right] == wrong
 
 
 def test_a_run_trains_with_them_and_says_so(folder, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from kernel_models import CONFIG, LEFT_TO_RIGHT, batch, by_keras_ops, randomize
 from rounding import assert_equal_but_for_rounding, rounding
 from safetensors.numpy import load_file
 from small_runs import finetuning
+from stored_models import run_peer  # tests/checkpoints/stored_models.py
 
 from bert_tf import (
     AdamWeightDecay,
@@ -29,6 +31,7 @@ from bert_tf.networks.tensorflow.losses import cross_entropy
 from bert_tf.training.resuming import TrainingState
 from bert_tf.training.trainer import Trainer
 
+PEER = Path(__file__).with_name("peft_peer.py")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 ADAPTED = {f"{name}/lora_kernel_{x}" for name in ("query", "value") for x in "ab"}
 HEADS = {f"{name}/dense/{x}" for name in ("pooler", "classifier") for x in ("kernel", "bias")}
@@ -113,6 +116,18 @@ def with_adapter(base, folder):
     return merged
 
 
+def made_with_adapter(folder, classes, config):
+    """A model, saved in a folder with what it is made of: `base` and `adapter`."""
+    labels = {} if classes is BertSentenceEncoder else {"labels": ["x", "y", "z"]}
+    model = classes(replace(CONFIG, **config), seed=0, **labels)
+    save_model(model, folder / "base", BertTokenizer(PIECES))
+    model.encoder.add_adapters(2)
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(1).normal(size=variable.shape))
+    save_model(model, folder, BertTokenizer(PIECES))
+    write_adapter(model, folder / "adapter", "org/base")
+
+
 @for_each(
     "classes config modules",
     (BertClassifier, {}, ["classifier", "pooler"]),
@@ -121,15 +136,7 @@ def with_adapter(base, folder):
     (BertClassifier, DISTILBERT, ["classifier", "pre_classifier"]),
 )
 def test_an_adapter_beside_the_model_merges_into_it(tmp_path, classes, config, modules):
-    config = replace(CONFIG, **config)
-    labels = {} if classes is BertSentenceEncoder else {"labels": ["x", "y", "z"]}
-    model = classes(config, seed=0, **labels)
-    save_model(model, tmp_path / "base", BertTokenizer(PIECES))
-    model.encoder.add_adapters(2)
-    for variable in model.trainable_variables:
-        variable.assign(np.random.default_rng(1).normal(size=variable.shape))
-    save_model(model, tmp_path, BertTokenizer(PIECES))
-    write_adapter(model, tmp_path / "adapter", "org/base")
+    made_with_adapter(tmp_path, classes, config)
     base, wanted = (load_file(x / "model.safetensors") for x in (tmp_path / "base", tmp_path))
     found = with_adapter(base, tmp_path / "adapter")
     assert found.keys() == wanted.keys()
@@ -144,6 +151,27 @@ def test_an_adapter_beside_the_model_merges_into_it(tmp_path, classes, config, m
     load_model(tmp_path)  # which the folder beside it does not disturb
     size = sum(x.stat().st_size for x in (tmp_path / "adapter").iterdir())
     assert size < (tmp_path / "model.safetensors").stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.peer("hugging-face")
+@for_each(
+    "classes theirs config",
+    (BertClassifier, "AutoModelForSequenceClassification", {}),
+    (BertTagger, "AutoModelForTokenClassification", {}),
+    (BertSentenceEncoder, "AutoModel", {}),
+    (BertClassifier, "AutoModelForSequenceClassification", DISTILBERT),
+)
+def test_peft_reads_adapters(tmp_path, classes, theirs, config):
+    made_with_adapter(tmp_path, classes, config)
+    ids = np.array([[2, 5, 6, 7, 3], [2, 8, 5, 9, 3]])
+    np.save(tmp_path / "ids.npy", ids)
+    names = [tmp_path / name for name in ("base", "adapter", "ids.npy", "out.npz")]
+    outputs = run_peer("hugging-face", PEER, theirs, *names)["outputs"]
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids // ids}
+    found = load_model(tmp_path)(inputs)
+    found = found["sequence_output"] if isinstance(found, dict) else found
+    np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-5)
 
 
 def test_what_peft_has_no_place_for_is_refused():
