@@ -47,8 +47,9 @@ class Model:
         self.status = c_void_p(self.tf.TF_NewStatus())
         for name in TEXT_OPS:
             path = libraries / "tensorflow_text" / "python" / "ops" / name
-            self.tf.TF_LoadLibrary(str(path).encode(), self.status)
-            self.check()
+            if path.exists():  # exports of TensorFlow's own operations do without
+                self.tf.TF_LoadLibrary(str(path).encode(), self.status)
+                self.check()
         self.graph = c_void_p(self.tf.TF_NewGraph())
         options = c_void_p(self.tf.TF_NewSessionOptions())
         which = directory.encode(), (c_char_p * 1)(b"serve"), 1, self.graph

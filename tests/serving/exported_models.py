@@ -26,7 +26,9 @@ LABELS = {
 
 @pytest.fixture(scope="session")
 def export_of(made_once, exports_of) -> Callable[[str], Path]:
-    """Version 1 of the export of a task, alone in its folder: "tags", "tags-windows", "x-int8".
+    """Version 1 of the export of a task, alone in its folder: "tags", "tags-windows", "tags-int8".
+
+    With "-core" it has the tokenizer's operations of TensorFlow alone.
 
     Those of "classification" alone have the encoder's signatures, which are the same for all kinds;
     none has "top_20", the default signature with more words.
@@ -39,7 +41,8 @@ def export_of(made_once, exports_of) -> Callable[[str], Path]:
         task = TASKS[name].with_settings({"max_length": 32, **windows})
         head = {"labels": LABELS[name]} if name in LABELS else {}
         model = class_of_kind(task.kind)(config, seed=0, **head)
-        tuned = Answerer(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
+        tokenizer = BertTokenizer(PIECES, ops="core" if how == "core" else "auto")
+        tuned = Answerer(task, model, tokenizer, LABELS.get(name, []))
         if how == "int8":
             texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
             rows = Examples("rows", list(range(32)), {"text": texts})

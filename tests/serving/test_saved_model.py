@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 # A score is an output of the head, as are those behind probabilities; tags are read as entities
 # are; windows are read by every op that single rows are.
 KINDS = words("classification classification-int8 choice squad2 tagging masked_words vectors")
-KINDS += ["multi_label-windows", "embedding-windows"]
+KINDS += words("classification-core multi_label-windows embedding-windows")
 
 
 def in_base64(values: np.ndarray) -> dict:
@@ -53,8 +53,11 @@ def tensors_of(request, signature) -> dict:
         *(pytest.param(task, None, marks=pytest.mark.slow) for task in KINDS),
     ],
 )
-def test_the_c_api_answers_to_the_bit(export_of, task, names):
-    """All signatures of every kind; of one kind those of the encoder, too."""
+def test_the_c_api_answers_to_the_bit(export_of, tmp_path, task, names):
+    """All signatures of every kind; of one kind those of the encoder, too.
+
+    With core operations from a folder that has TensorFlow's libraries alone.
+    """
     directory = export_of(task)
     model = LoadedModel(directory)
     tokenizer = BertTokenizer.from_directory(directory / "assets.extra")
@@ -67,6 +70,9 @@ def test_the_c_api_answers_to_the_bit(export_of, task, names):
     ]
     asked = [tensors_of(request, model.signatures[request.signature_name]) for request in made]
     libraries = Path(tf.__file__).parents[1]
+    if task.endswith("-core"):
+        (tmp_path / "tensorflow").symlink_to(libraries / "tensorflow")
+        libraries = tmp_path
     script = Path(__file__).with_name("c_api.py")
     command = [sys.executable, "-I", script, libraries, directory]
     done = finished(*command, input=json.dumps(asked), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
