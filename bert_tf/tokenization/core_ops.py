@@ -5,12 +5,15 @@ points gives symbols (what is left of a character after normalization), and the 
 walk through a trie of the vocabulary, all at once, a symbol at each step.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import (
+    INVALID,
     LONGEST_WORD,
     chinese,
     is_chinese,
@@ -24,7 +27,6 @@ from bert_tf.tokenization.normalizer import (
 from bert_tf.tokenization.strings import Pieces, host_constant, on_host
 
 _POINTS = 0x110000
-_INVALID = _POINTS - 1  # stands for bytes that are not UTF-8: no character
 _SPACE = 0  # symbols; those of words come last
 _UNKNOWN_MARK = 1  # a word of its own that has no piece
 _BREAKS = "\t\n\r"
@@ -70,7 +72,11 @@ class Splitter(tf.Module):
         self._mark_ids = host_constant(
             [*unknown_marks, *(ids.get(c, self._unknown_id) for c in marks)]
         )
-        self._trie(vocabulary, symbols)
+        if self._trie(vocabulary, symbols) == 0 and ids.keys().isdisjoint(marks):
+            raise InputError(
+                "the vocabulary cannot be used: no text has its pieces. Give it pieces beside the "
+                "special tokens"
+            )
 
         # What a space on both sides changes nothing for: it is looked up apart from its neighbours.
         apart = {*map(chr, range(33, 127)), *marks} & punctuation() - changed.keys()
@@ -79,8 +85,11 @@ class Splitter(tf.Module):
         self._apart_before_removed = f"{self._apart}[{ranges(removed)}]"
         self._whole_words(vocabulary, [*sorted(apart), *_BREAKS, ""])
 
-    def _trie(self, vocabulary: Sequence[str], symbols: Mapping[str, int]) -> None:
-        """The trie of all pieces that text can have, with a root for "##", as tables."""
+    def _trie(self, vocabulary: Sequence[str], symbols: Mapping[str, int]) -> int:
+        """The trie of all pieces that words can have, with a root for "##", as tables.
+
+        Returns the number of pieces.
+        """
         nodes: dict[int, int] = {}  # parent and symbol -> child
         ends: dict[int, int] = {}  # node -> id and length of its piece
         for index, piece in enumerate(vocabulary):
@@ -103,8 +112,10 @@ class Splitter(tf.Module):
         # How far from the end of a walk the rest of its word starts; none is beyond all symbols.
         self._back = host_constant(np.where(found > 0, depth - (found & 255), -_HALF))
         # A value is added to a position: the child, and the next position.
+        nodes = nodes or {-1: 0}  # a table has an entry
         children = np.array([*nodes.values()], np.int64) * _HALF + 1
         self._steps = _table(np.array([*nodes], np.int64), children)
+        return len(ends)
 
     def _whole_words(self, vocabulary: Sequence[str], apart: Sequence[str]) -> None:
         """Makes the table of what is one piece, or of `apart` none, between two spaces.
@@ -342,7 +353,7 @@ class _Replacements:
         settings = {
             "input_encoding": "UTF-8",
             "errors": "replace",
-            "replacement_char": _INVALID,
+            "replacement_char": ord(INVALID),
             "Tsplits": tf.int64,  # int32 ends the process in TensorFlow 2.21
         }
         if get_offsets:
@@ -374,8 +385,8 @@ class _Replacements:
 
 
 def unassigned_marks() -> list[str]:
-    """As in `tf_text`: here words end at punctuation of this Python's Unicode alone."""
-    return []
+    """As in `tf_text`: here only Chinese ones, as punctuation is that of this Python's Unicode."""
+    return [c for c in chinese() if unicodedata.category(c) == "Cn"]
 
 
 def _runs(firsts: tf.Tensor, sizes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

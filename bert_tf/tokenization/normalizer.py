@@ -18,6 +18,7 @@ import tensorflow as tf
 from bert_tf.tokenization.strings import Pieces, bytes_of, starts_of
 
 Normalize = Callable[..., tuple[tf.Tensor, ...]]  # texts, get_offsets -> see `tf_text.Normalizer`
+INVALID = "\U0010ffff"  # no character: `core_ops` has it for bytes that are not UTF-8
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 # The blocks of the original's `_is_chinese_char`.
 _CHINESE = re.compile(

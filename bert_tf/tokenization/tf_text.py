@@ -220,7 +220,7 @@ def _unsplit_punctuation() -> frozenset[str]:
 
 
 def unassigned_marks() -> list[str]:
-    """Characters that this Python's Unicode does not know and at which `WordPiece` splits."""
+    """Characters that this Python's Unicode does not know and at which words end."""
     unknown = [c for c in planes() if unicodedata.category(c) == "Cn"]
     return [c for c, n in zip(unknown, _pieces_around(unknown), strict=True) if n == 3]
 

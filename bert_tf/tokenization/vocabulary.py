@@ -13,7 +13,7 @@ from bert_tf.files.atomic import StrPath
 from bert_tf.files.model_files import read_small_file
 from bert_tf.startup import available_cores
 from bert_tf.tokenization.merges import learn_merges
-from bert_tf.tokenization.normalizer import LONGEST_WORD, strips_accents
+from bert_tf.tokenization.normalizer import INVALID, LONGEST_WORD, strips_accents
 from bert_tf.tokenization.operations import operations
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -167,8 +167,10 @@ def count_words(
 def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
     """Words as text, without those that are not UTF-8."""
     for word, count in counts:
-        # The graph lets invalid UTF-8 pass, but not U+FFFD, which therefore marks it here.
-        if "\ufffd" not in (text := word.decode("utf-8", "replace")):
+        # The graph lets invalid UTF-8 pass, or writes INVALID, but not U+FFFD, which therefore
+        # marks it here.
+        text = word.decode("utf-8", "replace")
+        if "\ufffd" not in text and INVALID not in text:
             yield text, count
 
 

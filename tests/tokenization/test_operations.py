@@ -4,12 +4,15 @@ import random
 
 import pytest
 import tensorflow as tf
+from cases import refused
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bert_tf import BertTokenizer
-from bert_tf.tokenization import AddedToken
+from bert_tf.tokenization import AddedToken, count_words
+from bert_tf.tokenization.operations import whole_table
 
+pytestmark = pytest.mark.tf_text
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [
     *SPECIALS,
@@ -50,6 +53,21 @@ def test_ids_and_offsets_are_the_same(switches):
         for ours, theirs in columns:
             assert ours.to_list() == theirs.to_list()
         assert core.tokenize(batch).to_list() == tf_text.tokenize(batch).to_list()
+
+
+def test_a_vocabulary_without_letters():
+    for ops in ("core", "tf_text"):
+        tokenizer = BertTokenizer([*SPECIALS, "!", "学"], ops=ops)
+        assert tokenizer.tokenize("a!学b").numpy().tolist() == [1, 5, 6, 1]
+        refused("Give it pieces beside the special", BertTokenizer, [*SPECIALS, "##!"], ops=ops)
+
+
+def test_where_tf_text_is_missing(monkeypatch):
+    """What takes no `ops`: words that are counted, and the table for other runtimes."""
+    monkeypatch.setattr("bert_tf.tokenization.operations.has_tf_text", lambda: False)
+    words = tf.data.Dataset.from_tensors([b"a b", b"a\xff b", b"c"])
+    assert count_words(words) == {"a": 1, "b": 2, "c": 1}
+    assert whole_table(True, True, True)["\ufaff"] == " \ufaff "  # unassigned
 
 
 # Halves of letters, and what is removed between them or stands beside them.
