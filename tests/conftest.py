@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 from peer_programs import why_missing
 
+from bert_tf.startup import has_tf_text
+
 pytest_plugins = ["exported_models", "small_runs"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tests train and answer in one process. Given, it is not measured either.
@@ -55,6 +57,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("peer"):
         if reason := why_missing(*marker.args):
             pytest.skip(reason)
+    if item.get_closest_marker("tf_text") and not has_tf_text():
+        pytest.skip("TF Text is not installed")
 
 
 def pytest_collection_finish() -> None:
@@ -77,7 +81,7 @@ def pytest_runtest_logfinish() -> None:
         gc.collect()
 
 
-@pytest.fixture(scope="module", params=["tf_text", "core"])
+@pytest.fixture(scope="module", params=[pytest.param("tf_text", marks=pytest.mark.tf_text), "core"])
 def tokenizer_ops(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs a module's tests with both kinds of operations that tokenizers are made of."""
     with pytest.MonkeyPatch.context() as patch:

@@ -89,6 +89,7 @@ def exports(tmp_path_factory, exports_of):
         ]
 
 
+@pytest.mark.tf_text
 def test_an_export_of_core_operations_answers_as_that_of_tf_text(exports):
     core, tf_text = ({node.op for node in nodes_of(read_saved_model(x))} for x in exports)
     assert core <= {*dir(tf.raw_ops)}
@@ -103,6 +104,7 @@ def answers(path):
     return answer_rows(Predictor(path).signature(), {"text": TEXTS}, 8)
 
 
+@pytest.mark.tf_text
 @pytest.mark.slow
 def test_without_tf_text(exports, tmp_path):
     """Everything imports, learns, exports and answers; what needs TF Text says so."""
