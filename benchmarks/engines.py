@@ -88,7 +88,7 @@ def export_of(side: Side, folder: Path) -> Path:
 
 
 def ours(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.ndarray]:
-    """The default signature of our export, by the engine that `bert-tf serve` chooses for a request.
+    """The default signature of our export, by the engine that `bert-tf serve` chooses.
 
     TensorFlow's products read packed weights if the side says so.
     """
