@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -283,6 +285,9 @@ def write_portable(
         kernels = FakeQuantized(answerer.plan) if answerer.plan else kernels
         precision = "bfloat16" if bfloat16 else answerer.precision
         finish = functools.partial(with_text, answerer=answerer, precision=precision)
+    if format == "onnx":
+        answer = _of_weights(model, answer, len(specs))
+        specs += [tf.TensorSpec(x.shape, x.dtype, n) for n, x in _named_variables(model).items()]
     function = tf.function(answer, input_signature=specs, autograph=False)
     with _in_known_operations(model, kernels):
         outputs = sorted(function.get_concrete_function().structured_outputs)
@@ -292,6 +297,21 @@ def write_portable(
         convert = {"litert": _write_litert, "onnx": _write_onnx}[format]
         convert(model, function, outputs, path, int8)
     return outputs
+
+
+def _named_variables(model: Any) -> dict[str, keras.Variable]:
+    """A model's variables under names that no input of it has."""
+    return {f"variable_{number}": variable for number, variable in enumerate(model.variables)}
+
+
+def _of_weights(model: Any, answer: Callable[..., Any], inputs: int) -> Callable[..., Any]:
+    """A function of some inputs as one of these inputs and of the model's variables, in order."""
+
+    def call(*tensors: tf.Tensor) -> Any:
+        with keras.StatelessScope(zip(model.variables, tensors[inputs:], strict=True)):
+            return answer(*tensors[:inputs])
+
+    return call
 
 
 def named(outputs: Any) -> dict[str, tf.Tensor]:
@@ -363,6 +383,18 @@ def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: b
     proto, _ = import_module(f"{tf2onnx.__name__}.convert").from_function(
         function, input_signature=function.input_signature, opset=_OPSET
     )
+    used = {name for node in proto.graph.node for name in node.input}
+    # Weights are inputs until here: tf2onnx copies constants in each of its passes, and keeps all
+    # copies, over 20 GB for BERT-base.
+    variables = _named_variables(model)
+    inputs = [*proto.graph.input]
+    del proto.graph.input[:]
+    for value in inputs:
+        if value.name not in variables:
+            proto.graph.input.append(value)
+        elif value.name in used:
+            array = np.asarray(variables[value.name])
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
     renamed = dict(zip((output.name for output in proto.graph.output), names, strict=True))
     for node in proto.graph.node:
         for tensors in (node.input, node.output):

@@ -146,6 +146,24 @@ def test_a_folder_has_all_that_its_users_need(tmp_path, monkeypatch, preset, for
         model.export(path, format=format)
 
 
+def test_onnx_is_converted_without_the_weights(tmp_path, monkeypatch):
+    """tf2onnx would keep a copy of them for each of its passes: 20 GB for BERT-base."""
+    convert = pytest.importorskip("tf2onnx").convert
+    converted = []
+
+    def from_function(function, **options):
+        converted.append(function.get_concrete_function())
+        return original(function, **options)
+
+    original = convert.from_function
+    monkeypatch.setattr(convert, "from_function", from_function)
+    write_portable(MODELS["classifier"](CONFIG), tmp_path / "model.onnx", "onnx")
+    (function,) = converted
+    assert not function.captured_inputs
+    constants = [x for x in function.graph.get_operations() if x.type == "Const"]
+    assert max(x.outputs[0].shape.num_elements() for x in constants) < CONFIG.hidden_size
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chooser", "masked words", "sentence mean", "pre-training"])
 def test_cards_of_other_models_ask_them(tmp_path, monkeypatch, name):
