@@ -16,6 +16,8 @@ import numpy as np
 
 Engine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
+TWINS = {"float32": ["openvino", "onnx"], "bfloat16": ["openvino"], "int8": ["openvino", "onnx"]}
+
 # TensorFlow reads it when it is imported: weights of products are then packed once.
 PACKED = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 
@@ -30,7 +32,7 @@ class Side:
     prepare: Callable[["Side", Path], None] | None = None  # writes its model
     packed: bool = False  # or frozen
     runs_here: bool = False  # in this environment, not in that of the peers
-    twin: bool = False  # OpenVINO's, beside our SavedModel
+    twin: bool = False  # in other engines, beside our SavedModel
 
     @property
     def name(self) -> str:
@@ -76,7 +78,7 @@ def export(side: Side, folder: Path) -> None:
             name=side.name,
             output=folder,
             precision=side.dtype,
-            twin=side.twin,
+            twin=TWINS[side.dtype] if side.twin else [],
             verbose=False,
             **int8,
         )

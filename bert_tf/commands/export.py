@@ -68,9 +68,9 @@ class Options(CommandOptions, TaskOptions):
     export without TF Text, and its tokenizer is slower. auto takes TF Text's if it is installed."""
     explanations: bool = False
     """add the signature explain: how much each word piece contributes to a classifier's answer."""
-    twin: bool = False
-    """add the same model in OpenVINO's format to the version: bert-tf serve and Predictor then
-    answer single texts by the faster one. Needs the packages of --format openvino."""
+    twin: list[Literal["openvino", "onnx"]] = option(factory=list)
+    """add the same model for OpenVINO, ONNX Runtime or both to the version: bert-tf serve and
+    Predictor answer single texts by the fastest engine. Needs the packages of that --format."""
     label_map: list[str] = option(factory=list)
     """new names for the model's labels, as MODEL_LABEL=LABEL."""
 
@@ -163,6 +163,7 @@ def run(options: Options) -> ExportResult:
                 explanations=options.explanations,
                 step=bar.step,
                 twin=load() if options.twin else None,
+                twin_formats=options.twin,
             )
             versions: dict[str, int] = {options.precision: int(directory.name)}
             remarks = [remark] if remark else []
@@ -210,6 +211,8 @@ def _settings(options: Options) -> dict[str, Any]:
 def _check(options: Options, takes_rows: bool) -> None:
     """Refuses options that cannot be combined."""
     if options.format == "saved_model":
+        if "onnx" in options.twin and options.precision == "bfloat16":
+            raise InputError("ONNX Runtime has no bfloat16 on CPUs: leave --twin onnx out")
         if options.calibration and not takes_rows:
             raise InputError(
                 f"--calibration is for int8: give --precision int8, not {options.precision}"
@@ -229,7 +232,7 @@ def _check(options: Options, takes_rows: bool) -> None:
     for name, is_set in {
         "--version": options.version and options.format != "openvino",
         "--explanations": options.explanations,
-        "--twin": options.twin,
+        "--twin": bool(options.twin),
         "--calibration": options.calibration and not is_calibrated,
         "--tokenizer_ops": options.tokenizer_ops != "auto",
         f"--precision {options.precision}": options.precision not in precisions,

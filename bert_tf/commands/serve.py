@@ -85,9 +85,9 @@ class Options(CommandOptions):
     """size limit of a request in MiB; larger ones are refused."""
     deadline: float = option(30.0, above=0, at_most=86400)
     """seconds within which a REST request must be answered; gRPC clients set their own."""
-    engine: Literal["auto", "tensorflow", "openvino"] = "auto"
-    """what answers where an export has both (bert-tf export --twin): auto measures once which is
-    faster for single texts, and which for batches."""
+    engine: Literal["auto", "tensorflow", "openvino", "onnx"] = "auto"
+    """what answers where an export has twins (bert-tf export --twin): auto measures once which is
+    fastest for single texts, and which for batches."""
     refuse_truncated: bool = False
     """refuse a request with a text that the model cannot read whole, instead of truncating it."""
     allowed_hosts: list[str] = option(factory=list)

@@ -4,8 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,40 +15,8 @@ from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.int8 import LARGEST_INPUT, ProductPlan, quantize_weights
 from bert_tf.serving.openvino_model import INFORMATION
 from bert_tf.serving.openvino_text import Pieces, TextGraph, packed
-from bert_tf.tasks.kinds.multi_label import MultiLabel
-from bert_tf.tasks.kinds.rows import alone
-from bert_tf.tasks.signatures import DEFAULT, Tensors
-
-_NAMES = ("label", "labels", "predicted_label")  # outputs that are labels
-_BLANK = "is_blank"
-
-
-def row_function(answerer: Any) -> tuple[Callable[..., Tensors], list[tf.TensorSpec]]:
-    """The function from rows of tokens [R, T] to answers, and its inputs.
-
-    Operations on strings stay outside: labels are numbers, from 1, and 0 where there is none. Of
-    lists of choices [B, n] it takes the rows one after the other, and which choices are empty.
-    InputError if `with_text` cannot follow the tokenizer.
-    """
-    TextGraph(answerer.tokenizer)
-    kind: Any = answerer.task.kind
-    numbers = range(1, 1 + len(answerer.labels))
-    if isinstance(kind, MultiLabel):
-        kind = kind.renamed(dict(zip(answerer.labels, numbers, strict=True)))
-    model = answerer.model.answering_model()
-    numbered = replace(answerer, labels=list(numbers), model=model)
-    rows = {name: tf.TensorSpec([None, None], tf.int32, name) for name in model.input}
-    specs = list(rows.values())
-    if "choices" in kind.signatures(answerer.task)[DEFAULT].inputs:
-        specs.append(tf.TensorSpec([None, None], tf.bool, _BLANK))
-
-    def answer(*tensors: tf.Tensor) -> Tensors:
-        inputs = dict(zip(rows, tensors, strict=False))
-        if len(tensors) > len(rows):
-            return kind.choose(numbered.predict(alone(inputs)), tensors[-1])
-        return kind.row_answers(inputs, numbered, lambda function, x: function(x))
-
-    return answer, specs
+from bert_tf.serving.row_models import IS_BLANK, LABEL_OUTPUTS
+from bert_tf.tasks.signatures import DEFAULT
 
 
 def with_text(converted: Any, answerer: Any, precision: str) -> Any:
@@ -76,7 +43,7 @@ def with_text(converted: Any, answerer: Any, precision: str) -> Any:
     outputs["truncated"] = tensors["truncated"]
     results = []
     for name, output in outputs.items():
-        if name in _NAMES:
+        if name in LABEL_OUTPUTS:
             output = graph.looked_up(["", *answerer.labels], output)
         result = op.result(output)
         result.output(0).tensor.set_names({name})
@@ -108,7 +75,7 @@ def _rows(graph: TextGraph, strings: Mapping[str, Sequence[Any]], answerer: Any)
     rows = packed(graph, [context, choices], answerer.tokenizer, answerer.max_length)
     truncated = op.reshape(rows["truncated"], shape, False)
     return rows | {
-        _BLANK: op.equal(starts, ends).output(0),
+        IS_BLANK: op.equal(starts, ends).output(0),
         "truncated": op.reduce_max(truncated, np.int32(1)).output(0),
     }
 
@@ -123,24 +90,41 @@ class FakeQuantized(Kernels):
         super().__init__(training=False)
         self._plan = plan
         self._ranges = dict(plan.ranges)
+        self._weights: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def heads(self, x: Any, layers: Sequence[Any], *arguments: Any) -> list[Any]:
         self._ranges |= {layer: self._plan.ranges.get(layers[0]) for layer in layers}
         return super().heads(x, layers, *arguments)
 
     def dense(self, x: Any, layer: Any, following: Any = None) -> Any:
-        with tf.init_scope():  # outside the graph
-            kernel, bias = (weight.numpy() for weight in (layer.kernel, layer.bias))
-        divisors = self._plan.divisors.get(layer, np.float32(1))
-        kernel, bias = kernel / divisors, bias / divisors
+        if layer not in self._weights:
+            self._weights[layer] = self._weights_of(layer)
+        kernel, sizes, bias = self._weights[layer]
         inputs = self._ranges.get(layer)
         if inputs is None:
             return layer.activation(tf.matmul(x, kernel) + bias)
+        if inputs.divisors is not None and not inputs.is_divided:
+            x = x * (1 / inputs.divisors)
+        x = self.rounded(x, float(inputs.limit))
+        return layer.activation(tf.matmul(x, self.kernel(layer, kernel, sizes)) + bias)
+
+    def _weights_of(self, layer: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Kernel [K, M], in int8 in a plan, what a step is in each column [M], and bias [M]."""
+        with tf.init_scope():  # outside the graph
+            kernel, bias = (weight.numpy() for weight in (layer.kernel, layer.bias))
+        divisors = self._plan.divisors.get(layer, np.ones(1, np.float32))
+        kernel = kernel / divisors
+        inputs = self._ranges.get(layer)
+        if inputs is None:
+            return kernel, divisors, bias / divisors
         if inputs.divisors is not None:
             kernel = kernel * inputs.divisors[:, np.newaxis]
-            x = x if inputs.is_divided else x * (1 / inputs.divisors)
-        limit = float(inputs.limit)
-        x = tf.quantization.fake_quant_with_min_max_args(x, -limit, limit, 8, narrow_range=True)
         steps, scale = quantize_weights(kernel)
-        weights = tf.cast(tf.constant(steps), tf.float32) * (scale / LARGEST_INPUT)
-        return layer.activation(tf.matmul(x, weights) + bias)
+        return steps, scale / LARGEST_INPUT, bias / divisors
+
+    def rounded(self, x: tf.Tensor, limit: float) -> tf.Tensor:
+        """Inputs of a product in steps of which 127 are `limit`."""
+        return tf.quantization.fake_quant_with_min_max_args(x, -limit, limit, 8, narrow_range=True)
+
+    def kernel(self, layer: Any, steps: np.ndarray, sizes: np.ndarray) -> tf.Tensor:
+        return tf.cast(tf.constant(steps), tf.float32) * sizes

@@ -7,6 +7,7 @@ models take raw strings and give a SavedModel's answers: see `openvino_export`.
 
 import contextlib
 import functools
+import json
 import math
 import tempfile
 import textwrap
@@ -16,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -27,11 +26,15 @@ from bert_tf.networks import activations
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.serving.export import card_rows
-from bert_tf.serving.openvino_export import FakeQuantized, row_function, with_text
+from bert_tf.serving.onnx_export import IntegerProducts, with_weights, write_onnx
+from bert_tf.serving.onnx_model import FACTS
+from bert_tf.serving.openvino_export import FakeQuantized, with_text
+from bert_tf.serving.openvino_text import TextGraph
+from bert_tf.serving.row_models import row_function
 from bert_tf.tasks.signatures import DEFAULT
 
 SUFFIXES = {"litert": ".tflite", "onnx": ".onnx", "openvino": ".xml"}
-_OPSET = 17  # of ONNX; ONNX Runtime reads it since 1.12
+_CONVERTERS = {"litert": (), "onnx": ("onnx", "tf2onnx"), "openvino": ("openvino",)}
 
 
 def export_portable(
@@ -264,8 +267,9 @@ def write_portable(
         format: "litert", "onnx" or "openvino".
         int8: for LiteRT, weights in int8, which products multiply with inputs in int8 (dynamic
             range); a quarter of the size.
-        answerer: for OpenVINO, the model's `Answerer`, to take raw strings and give its answers;
-            with a plan, products are in int8. None for token ids.
+        answerer: the model's `Answerer`, to give its answers; with a plan, products are in int8.
+            For OpenVINO the model then takes raw strings, for ONNX rows of tokens, as `OnnxModel`
+            reads it. None for the Keras model's outputs.
         bfloat16: of an `answerer`, whether its readers ask for products in bfloat16.
 
     Raises InputError if the format's converter is not installed or the model cannot be written.
@@ -278,40 +282,42 @@ def write_portable(
     def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return named(model(dict(zip(model.input, tensors, strict=True)), training=False))
 
+    for package in _CONVERTERS[format]:
+        _package(package, format)
     kernels = Kernels(training=False)
-    finish = None
+    precision = "float32"
     if answerer is not None:
+        if format == "openvino":
+            TextGraph(answerer.tokenizer)  # which refuses some
         answer, specs = row_function(answerer)
-        kernels = FakeQuantized(answerer.plan) if answerer.plan else kernels
+        quantized = IntegerProducts if format == "onnx" else FakeQuantized
+        kernels = quantized(answerer.plan) if answerer.plan else kernels
         precision = "bfloat16" if bfloat16 else answerer.precision
-        finish = functools.partial(with_text, answerer=answerer, precision=precision)
-    if format == "onnx":
-        answer = _of_weights(model, answer, len(specs))
-        specs += [tf.TensorSpec(x.shape, x.dtype, n) for n, x in _named_variables(model).items()]
     function = tf.function(answer, input_signature=specs, autograph=False)
     with _in_known_operations(model, kernels):
         outputs = sorted(function.get_concrete_function().structured_outputs)
-    if format == "openvino":
+        if format == "onnx":
+            function, weights = with_weights(function, model, kernels)
+    if format == "onnx":
+        facts = {FACTS: json.dumps(_facts(answerer, precision))} if answerer else {}
+        write_onnx(function, weights, outputs, path, facts)
+    elif format == "openvino":
+        text = {"answerer": answerer, "precision": precision}
+        finish = functools.partial(with_text, **text) if answerer else None
         _write_openvino(model, function, outputs, path, finish)
     else:
-        convert = {"litert": _write_litert, "onnx": _write_onnx}[format]
-        convert(model, function, outputs, path, int8)
+        _write_litert(model, function, path, int8)
     return outputs
 
 
-def _named_variables(model: Any) -> dict[str, keras.Variable]:
-    """A model's variables under names that no input of it has."""
-    return {f"variable_{number}": variable for number, variable in enumerate(model.variables)}
-
-
-def _of_weights(model: Any, answer: Callable[..., Any], inputs: int) -> Callable[..., Any]:
-    """A function of some inputs as one of these inputs and of the model's variables, in order."""
-
-    def call(*tensors: tf.Tensor) -> Any:
-        with keras.StatelessScope(zip(model.variables, tensors[inputs:], strict=True)):
-            return answer(*tensors[:inputs])
-
-    return call
+def _facts(answerer: Any, precision: str) -> dict[str, Any]:
+    """What `OnnxModel` must know of an answerer."""
+    return {
+        "labels": list(answerer.labels),
+        "max_length": answerer.max_length,
+        "prompt": getattr(answerer.task.kind, "prompt", ""),
+        "precision": precision,
+    }
 
 
 def named(outputs: Any) -> dict[str, tf.Tensor]:
@@ -365,7 +371,7 @@ def _saved(model: Any, function: Any) -> Iterator[str]:
         yield folder
 
 
-def _write_litert(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
+def _write_litert(model: Any, function: Any, path: Path, int8: bool) -> None:
     with _saved(model, function) as folder:
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         if int8:
@@ -375,41 +381,10 @@ def _write_litert(model: Any, function: Any, names: list[str], path: Path, int8:
         temporary.write_bytes(content)
 
 
-def _write_onnx(model: Any, function: Any, names: list[str], path: Path, int8: bool) -> None:
-    tf2onnx = _package("tf2onnx", "onnx")
-    onnx = _package("onnx", "onnx")
-    # tf2onnx uses names that NumPy 2 has dropped.
-    import_module("keras.src.export.tf2onnx_lib").patch_tf2onnx()
-    proto, _ = import_module(f"{tf2onnx.__name__}.convert").from_function(
-        function, input_signature=function.input_signature, opset=_OPSET
-    )
-    used = {name for node in proto.graph.node for name in node.input}
-    # Weights are inputs until here: tf2onnx copies constants in each of its passes, and keeps all
-    # copies, over 20 GB for BERT-base.
-    variables = _named_variables(model)
-    inputs = [*proto.graph.input]
-    del proto.graph.input[:]
-    for value in inputs:
-        if value.name not in variables:
-            proto.graph.input.append(value)
-        elif value.name in used:
-            array = np.asarray(variables[value.name])
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
-    renamed = dict(zip((output.name for output in proto.graph.output), names, strict=True))
-    for node in proto.graph.node:
-        for tensors in (node.input, node.output):
-            tensors[:] = [renamed.get(name, name) for name in tensors]
-    for output in proto.graph.output:
-        output.name = renamed[output.name]
-    onnx.checker.check_model(proto)
-    with replace_file(path) as temporary:
-        temporary.write_bytes(proto.SerializeToString())
-
-
 def _write_openvino(
     model: Any, function: Any, names: list[str], path: Path, finish: Callable | None
 ) -> None:
-    openvino = _package("openvino", "openvino")
+    openvino = import_module("openvino")
     with _saved(model, function) as folder:
         # Not `openvino.convert_model`, which reports its use to a server on the Internet.
         reader = import_module("openvino.frontend").FrontEndManager().load_by_framework("tf")

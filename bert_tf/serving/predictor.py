@@ -45,8 +45,8 @@ class Predictor:
     `directory` is; `signatures` are functions by name. Or it is an OpenVINO `model.xml`, which has
     the default signature and knows its `labels`. InputError if it cannot be read.
 
-    `engine` is "tensorflow" or "openvino" for an export with a twin (`bert-tf export --twin`), or
-    "auto", which takes the faster one for single texts and for batches, measured once.
+    `engine` is "tensorflow", "openvino" or "onnx" for an export with twins (`bert-tf export
+    --twin`), or "auto", which takes the fastest for single texts and for batches, measured once.
     """
 
     labels: Sequence[str] = ()  # in the order of the outputs; none if the export tells none

@@ -19,7 +19,7 @@ from bert_tf.models.saving import save_model
 from bert_tf.networks.tensorflow.int8 import ProductPlan
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
-from bert_tf.serving.engines import TWIN
+from bert_tf.serving.engines import TWINS
 from bert_tf.serving.export import export
 from bert_tf.serving.portable import SUFFIXES, export_portable, write_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text
@@ -269,11 +269,13 @@ class Answerer:
         explanations: bool = False,
         step: Step = no_step,
         twin: "Answerer | None" = None,
+        twin_formats: Sequence[str] = (),
     ) -> Path:
         """Writes a SavedModel, with the scores and data that the model's `directory` records.
 
-        `types` are versions of the same model by type; `facts` are added to the model card; `twin`
-        is the same model in float32, or with the same plan, to stand beside in OpenVINO's format.
+        `types` are versions of the same model by type; `facts` are added to the model card. `twin`
+        is the same model in float32, or with the same plan, to stand beside in `twin_formats`, of
+        `engines.TWINS`.
         """
         assets = self._files() | {Path(TYPES_FILE).name: types_text(self.precision, types or {})}
         return export(
@@ -284,22 +286,23 @@ class Answerer:
             assets=assets,
             facts={**model_facts(self, directory), **(facts or {})},
             step=step,
-            write_beside=self._twin_writer(twin) if twin else lambda folder: None,
+            write_beside=self._twin_writer(twin, twin_formats) if twin else lambda folder: None,
         )
 
-    def _twin_writer(self, twin: "Answerer") -> Callable[[Path], object]:
-        twin.check_whole_texts("openvino")
-        if not twin.reads_text_in("openvino"):
+    def _twin_writer(self, twin: "Answerer", formats: Sequence[str]) -> Callable[[Path], object]:
+        for format in formats:
+            twin.check_whole_texts(format)
+        if type(twin.task.kind) not in _OF_WHOLE_TEXTS:
             raise InputError(
-                "a model whose answers have places in the text has no twin in OpenVINO: leave "
-                "--twin out"
+                "a model whose answers have places in the text has no twin: leave --twin out"
             )
 
         def write(folder: Path) -> None:
-            path = folder / TWIN
-            path.parent.mkdir()
             is_half = self.precision == "bfloat16"
-            write_portable(twin.model, path, "openvino", answerer=twin, bfloat16=is_half)
+            for format in formats:
+                path = folder / TWINS[format]
+                path.parent.mkdir()
+                write_portable(twin.model, path, format, answerer=twin, bfloat16=is_half)
 
         return write
 

@@ -1,4 +1,4 @@
-"""Small answerers, to be asked in OpenVINO."""
+"""Small answerers, to be asked in other engines."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from tiny import tiny_config
 
 from bert_tf import BertTokenizer
+from bert_tf.commands.int8_calibration import Calibration, make_plan_for
 from bert_tf.models.loading import class_of_kind
+from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.task_table import TASKS
 from bert_tf.text.answerer import Answerer
 
@@ -28,3 +30,9 @@ def answerer_of(name: str, **settings: Any) -> Answerer:
     model = class_of_kind(task.kind)(config, seed=0, **head)
     answerer = Answerer(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
     return replace(answerer, **settings)
+
+
+def int8_answerer() -> Answerer:
+    answerer = answerer_of("classification")
+    rows = Examples("rows", list(range(len(TEXTS))), {"text": TEXTS})
+    return replace(answerer, plan=make_plan_for(answerer, Calibration(rows, rows)))

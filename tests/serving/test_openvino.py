@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +17,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openvino_answerers import LABELS, PIECES, TEXTS, answerer_of
+from openvino_answerers import LABELS, PIECES, TEXTS, answerer_of, int8_answerer
 from tiny import tiny_config
 
 from bert_tf import (
@@ -30,9 +29,7 @@ from bert_tf import (
     predict,
     save_model,
 )
-from bert_tf.commands.int8_calibration import Calibration, make_plan_for
 from bert_tf.errors import InputError
-from bert_tf.pipelines.examples.table import Examples
 from bert_tf.serving.openvino_text import TextGraph
 from bert_tf.text.opening import open_answerer
 
@@ -241,9 +238,7 @@ def test_the_page_asks_the_model_in_cpp(review, tmp_path, monkeypatch):
 
 
 def test_int8_is_computed_in_int8_and_near(tmp_path):
-    answerer = answerer_of("classification")
-    rows = Examples("rows", list(range(len(TEXTS))), {"text": TEXTS})
-    int8 = replace(answerer, plan=make_plan_for(answerer, Calibration(rows, rows)))
+    int8 = int8_answerer()
     assert int8.plan.ranges
     path = int8.export_portable(tmp_path / "made", "openvino")
     predictor = Predictor(path)
