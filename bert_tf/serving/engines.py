@@ -21,6 +21,7 @@ from bert_tf.serving.openvino_model import OpenVinoModel
 from bert_tf.serving.precisions import works_of
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import example_texts
+from bert_tf.startup import return_freed_memory
 from bert_tf.tasks.signatures import DEFAULT
 
 Engine = Literal["auto", "tensorflow", "openvino", "onnx"]
@@ -78,6 +79,7 @@ class Engines:
             )
         for name in self._twins.keys() - self._chosen.values():
             del self._twins[name]  # and its memory
+        return_freed_memory()  # what reading the files took, too
 
     def _times(self, work: str) -> dict[str, float]:
         """Engine -> its best time, in seconds; the engines take turns."""
