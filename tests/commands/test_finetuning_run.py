@@ -16,7 +16,7 @@ from bert_tf.tasks.task_table import TASKS
 LABELS = ["no", "perhaps", "yes"]
 WINDOWS = {"long_texts": "windows", "max_length": 8}
 USUAL = {
-    **dict.fromkeys(("teacher", "teacher_layers", "class_weights")),
+    **dict.fromkeys(("teacher", "teacher_layers", "class_weights", "mine_negatives")),
     **dict.fromkeys(("jit_compile", "strategy"), "auto"),
     **{"calibrate": False, "label_smoothing": 0.0, "batch_size": 8},
     "gradient_accumulation_steps": 1,
