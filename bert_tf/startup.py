@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import importlib.machinery
 import importlib.util
 import math
 import os
@@ -195,9 +196,45 @@ def has_tf_text() -> bool:
     return importlib.util.find_spec("tensorflow_text") is not None
 
 
+def _tf_text_folder() -> Path:
+    spec = importlib.util.find_spec("tensorflow_text")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+@functools.cache
+def text_operations() -> tuple[Any, Any]:
+    """Modules with TF Text's `fast_bert_normalize` and `fast_wordpiece_tokenize_with_offsets`.
+
+    Registers the two operations without importing TF Text, whose others take 100 MB of memory.
+    """
+    import tensorflow as tf
+
+    # Under the paths that TF Text itself gives: TensorFlow registers each once.
+    ops = _tf_text_folder() / "python" / "ops"
+    normalizer, wordpiece = (
+        tf.load_op_library(str(ops / f"_{name}.so"))
+        for name in ("fast_bert_normalizer", "fast_wordpiece_tokenizer")
+    )
+    return normalizer, wordpiece
+
+
+def wordpiece_builder() -> Any:
+    """TF Text's module that builds the model of `fast_wordpiece_tokenize_with_offsets`."""
+    name = "tensorflow_text.core.pybinds.pywrap_fast_wordpiece_tokenizer_model_builder"
+    if name not in sys.modules:
+        folder = _tf_text_folder() / "core" / "pybinds"
+        spec = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module  # for TF Text, if it is imported later
+    return sys.modules[name]
+
+
 def is_tensorflow_loaded() -> bool:
-    """Whether this process has imported TensorFlow, and TF Text if it is installed."""
-    return "tensorflow" in sys.modules and ("tensorflow_text" in sys.modules or not has_tf_text())
+    """Whether this process has imported TensorFlow."""
+    return "tensorflow" in sys.modules
 
 
 @contextlib.contextmanager
@@ -247,6 +284,3 @@ def import_tensorflow(*, for_a_command: bool = False) -> None:
     quickly = _without_unused_packages() if for_a_command else contextlib.nullcontext()
     with without_chatter(), quickly:
         import tensorflow  # noqa: F401
-
-        if has_tf_text():
-            import tensorflow_text  # noqa: F401

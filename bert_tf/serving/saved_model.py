@@ -15,10 +15,10 @@ from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, 
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from bert_tf.startup import has_tf_text, return_freed_memory
+from bert_tf.startup import has_tf_text, return_freed_memory, text_operations
 
-if has_tf_text():  # registers the tokenizer's two ops
-    import tensorflow_text  # noqa: F401
+if has_tf_text():
+    text_operations()
 
 _INIT_OP = "__saved_model_init_op"
 
@@ -48,6 +48,8 @@ class LoadedModel:
                 packed.Unpack(asset)
                 assets[asset.tensor_info.name] = str(directory / "assets" / asset.filename)
             self._session.run(graph.get_operation_by_name(output.name), assets)
+        for name in [*graph._functions]:  # the session has copies; these take 60 MB in BERT-base
+            graph._remove_function(name)
         graph.finalize()
         self._functions = {
             name: self._session.make_callable(
@@ -89,12 +91,17 @@ def _optimized_once() -> tf.compat.v1.ConfigProto:
     options = config.graph_options.rewrite_options
     options.meta_optimizer_iterations = RewriterConfig.ONE
     options.disable_tfg_optimizer = True
+    config.experimental.disable_output_partition_graphs = True  # a copy that nobody reads
     return config
 
 
 def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
     """The graph of a SavedModel, and what else the file says."""
-    for meta_graph in read_saved_model(directory).meta_graphs:
+    proto = read_saved_model(directory)
+    for node in nodes_of(proto):
+        if "_output_shapes" in node.attr:  # TensorFlow infers them anew, and would keep copies
+            del node.attr["_output_shapes"]
+    for meta_graph in proto.meta_graphs:
         if "serve" in meta_graph.meta_info_def.tags:
             with tf.Graph().as_default() as graph:
                 tf.import_graph_def(meta_graph.graph_def, name="")

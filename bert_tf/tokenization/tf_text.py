@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import flatbuffers
 import numpy as np
 import tensorflow as tf
-from tensorflow_text.python.ops import fast_wordpiece_tokenizer as op
-from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
 
 from bert_tf.errors import InputError
+from bert_tf.startup import text_operations, wordpiece_builder
 from bert_tf.tokenization.normalizer import (
     LONGEST_WORD,
     double_array,
@@ -35,6 +34,7 @@ from bert_tf.tokenization.strings import (
 # Removing what stands between two halves of a character would make one of them: a byte that
 # continues none becomes one that no character has.
 _STRAYS = {chr(0xDC00 + byte): "\udcff" for byte in range(0x80, 0xC0)}
+_NORMALIZER, _WORDPIECE = text_operations()
 
 
 class Splitter(tf.Module):
@@ -86,7 +86,7 @@ class Normalizer(tf.Module):
         """
         if self._lower_case:
             texts = lower_final_sigmas(texts)
-        return gen_fast_bert_normalizer.fast_bert_normalize(
+        return _NORMALIZER.fast_bert_normalize(
             input_values=texts, fast_bert_normalizer_model=self._table, get_offsets=get_offsets
         )
 
@@ -178,7 +178,7 @@ def _without_long_words(
 
 def match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
     """Splits texts by the op alone, which measures words in bytes; `model` is a `model_buffer`."""
-    _, ids, *offsets = op.gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+    _, ids, *offsets = _WORDPIECE.fast_wordpiece_tokenize_with_offsets(
         input_values=texts, wp_model=model
     )
     return tf.cast(ids, tf.int32), *offsets
@@ -190,7 +190,7 @@ def model_buffer(
 ) -> np.ndarray:
     """The flatbuffer that the op reads: uint8 [bytes]."""
     try:
-        model = op.pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+        model = wordpiece_builder().build_fast_wordpiece_model(
             pieces, longest_word, "##", unknown_token, not splits_words, False
         )
     except RuntimeError as error:

@@ -28,7 +28,7 @@ from typing import Any
 _CONTEXT = multiprocessing.get_context("forkserver")
 _OURS = ("cli", "commands.pretrain", "commands.shards", "commands.pretraining_run")
 _LOADED = [f"bert_tf.{name}" for name in (*_OURS, "pipelines.shards.run")]
-_CONTEXT.set_forkserver_preload(["tensorflow", "tensorflow_text", "keras", "bert_tf", *_LOADED])
+_CONTEXT.set_forkserver_preload(["tensorflow", "keras", "bert_tf", *_LOADED])
 
 # The exit code of a process can be read once, and the start of one process reads those of others: a
 # second thread that reads it at the same time gets 255.

@@ -17,6 +17,7 @@ import yaml
 from cluster import free_ports
 from command_line import finished, words
 from peer_programs import find_peer
+from preloaded import run_code
 
 from bert_tf import BertTokenizer
 from bert_tf.serving.predictor import Predictor
@@ -44,6 +45,42 @@ def tensors_of(request, signature) -> dict:
     infos = [(signature.inputs[name], values) for name, values in request.inputs.items()]
     inputs = [{"name": x.name, "dtype": x.dtype, **in_base64(values)} for x, values in infos]
     return {"inputs": inputs, "outputs": [info.name for info in signature.outputs.values()]}
+
+
+# A process of its own, as others have imported TF Text.
+_BESIDE_TF_TEXT = """
+import sys
+from pathlib import Path
+import bert_tf.server.models
+from bert_tf import BertTokenizer, Predictor
+from bert_tf.serving.predictor import answer_rows
+
+export = Path(sys.argv[1])
+
+def ours():
+    assert answer_rows(Predictor(export).signature(), {"text": ["the ship"]}, 1)
+    tokenizer = BertTokenizer.from_directory(export / "assets.extra")
+    assert tokenizer.detokenize(tokenizer.tokenize(["The ship"])).numpy().tolist() == [b"the ship"]
+
+def theirs():
+    import tensorflow_text
+    normalizer = tensorflow_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
+    assert normalizer.normalize(["Ab"]).numpy().tolist() == [b"ab"]
+    splitter = tensorflow_text.FastWordpieceTokenizer(["[UNK]", "a", "##b"])
+    assert splitter.tokenize(["ab"]).to_list() == [[1, 2]]
+
+if sys.argv[2] == "ours first":
+    ours()
+    assert "tensorflow_text" not in sys.modules
+theirs()
+ours()
+"""
+
+
+@pytest.mark.parametrize("order", ["ours first", "theirs first"])
+def test_serving_loads_two_operations_of_tf_text_alone(export_of, order):
+    """TF Text imported whole takes 100 MB; imported by a user, before or later, it works."""
+    run_code(_BESIDE_TF_TEXT, [export_of("classification"), order], check=True)
 
 
 @pytest.mark.parametrize(
