@@ -20,7 +20,7 @@ PEERS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-versions test-next test-slow mutants peers test-peers lint format bench docs docs-pictures wheel clean
+.PHONY: help setup lock demo test test-pythons test-versions test-next test-next-with-tf-text test-next-without-tf-text test-slow mutants peers test-peers lint format bench docs docs-pictures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
@@ -88,7 +88,12 @@ test-versions:  ## run the tests except the slow ones on the oldest and newest T
 
 # Not in CI: what fails here is mended, or listed in docs/status.md, before the release.
 test-next:  ## run the tests except the slow ones on versions that are not released yet, with and without TF Text
+	$(MAKE) --keep-going test-next-with-tf-text test-next-without-tf-text
+
+test-next-with-tf-text:
 	$(MAKE) test VENV=.venv-next VERSIONS=requirements-next.txt
+
+test-next-without-tf-text:
 	$(MAKE) test VENV=.venv-next-core VERSIONS=requirements-next.txt WITHOUT="tensorflow-text-nightly tensorflow-text"
 
 test-slow: $(READY)  ## run the slow tests

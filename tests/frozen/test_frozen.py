@@ -137,6 +137,7 @@ EXPORTS = [
 ANY_KIND = {"attention", "embed", "explain", "tokens"}
 
 
+@pytest.mark.tf_text
 @for_each("task precision", EXPORTS[0], *(slow(*names) for names in EXPORTS[1:]))
 def test_an_export_answers_as_before(task, precision, tmp_path, exports_of, monkeypatch):
     """The SavedModel of that version beside one that is made now, on this machine."""

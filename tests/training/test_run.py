@@ -173,7 +173,7 @@ def test_a_signal_cuts_an_evaluation_short(tmp_path):
 
 
 def test_the_graphs_of_a_run_are_freed(tmp_path):
-    """TensorFlow would keep every graph with a custom gradient, and its variables."""
+    """TensorFlow before 2.22 would keep every graph with a custom gradient, and its variables."""
 
     def traced() -> weakref.ref:
         function = tf.function(tf.custom_gradient(lambda x: (x, lambda up: up)), autograph=False)
@@ -182,7 +182,7 @@ def test_the_graphs_of_a_run_are_freed(tmp_path):
     with new_run(tmp_path / "run"):
         graph = traced()
         gc.collect()
-        assert graph() is not None
+        assert graph() is not None or tf.__version__ >= "2.22"
     gc.collect()
     assert graph() is None
 
