@@ -1,13 +1,13 @@
 r"""Resident memory of a process that serves BERT-base, by precision.
 
-    python benchmarks/serving_memory.py [--types float32 bfloat16 int8] [--twin] [--work folder]
+    python benchmarks/serving_memory.py [--types float32 bfloat16 int8] [--twin openvino]
 
 A classifier of BERT-base's size with random weights (benchmarks/engines.py) is served by a
 `Predictor` and by `bert-tf serve`, each in a process of its own with packed weights. Reported are
 MB after TensorFlow's import, with the model loaded, and once all signatures have answered their
 warm-up requests; of the server, which answers them before it is ready, then and after the same
 requests from a client. In brackets: the part that is not files (libraries), which the system cannot
-take back. With --twin OpenVINO's model answers single texts and batches.
+take back. With --twin the default signature is answered by this engine alone.
 """
 
 import argparse
@@ -36,15 +36,16 @@ def memory(process: int | str = "self") -> str:
     return f"{everything:,.0f} ({own:,.0f})"
 
 
-def prepare(folder: Path, dtype: str, twin: bool) -> None:
+def prepare(folder: Path, dtype: str, engine: str) -> None:
     """Writes the model, once, and its export as `bert-tf export` does."""
     from bert_tf import export_model
 
     model = folder / "model"
     write_once(model, lambda path: write_weights(path, vocabulary(), LONGEST, texts(2 * MIXED)))
     int8 = {"calibration": model / "rows.tsv", "max_loss": 100.0} if dtype == "int8" else {}
+    twin = [engine] if engine != "tensorflow" else []
     options = {"precision": dtype, "twin": twin, "verbose": False, **int8}
-    export_model(model=model, name=dtype, output=folder / f"exports-{twin}", **options)
+    export_model(model=model, name=dtype, output=folder / engine, **options)
 
 
 def requests(version: Path) -> Iterator[Any]:
@@ -120,23 +121,24 @@ def server(version: Path, engine: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--types", nargs="+", default=["float32", "bfloat16", "int8"])
-    parser.add_argument("--twin", action="store_true")
+    parser.add_argument("--twin", choices=["openvino", "onnx"])
     parser.add_argument("--work", help="keeps the exports")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--version", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    engine = "openvino" if options.twin else "tensorflow"
+    engine = options.twin or "tensorflow"
     if options.part == "predictor":
         return predictor(Path(options.version), engine)
     if options.part:
-        return prepare(Path(options.work), options.part, options.twin)
+        return prepare(Path(options.work), options.part, engine)
     with contextlib.ExitStack() as stack:
         work = options.work or stack.enter_context(tempfile.TemporaryDirectory())
-        again = [sys.executable, __file__, "--work", work, *["--twin"] * options.twin, "--part"]
+        again = [sys.executable, __file__, "--work", work]
+        again += [*(["--twin", engine] if options.twin else []), "--part"]
         print("| | imported | loaded | all answered | server ready | after requests |")
         print("|---|---|---|---|---|---|")
         for dtype in options.types:
-            folder = Path(work) / f"exports-{options.twin}" / dtype
+            folder = Path(work) / engine / dtype
             if not folder.exists():
                 subprocess.run([*again, dtype], check=True)
             # Of int8 the second version, after its twin in float32.

@@ -1,3 +1,4 @@
+import mmap
 import os
 import re
 import subprocess
@@ -101,6 +102,27 @@ assert keras.utils.to_categorical([1], 2).tolist() == [[0, 1]]
 def test_a_command_imports_only_what_it_uses():
     """A process of its own; what was hidden from TensorFlow can be imported afterwards."""
     subprocess.run([sys.executable, "-c", COMMAND], check=True)
+
+
+def test_a_mapped_file_leaves_the_memory(tmp_path):
+    def resident():
+        """Kilobytes of the mapping."""
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        (start,) = (i for i, line in enumerate(lines) if line.endswith(f" {file}"))
+        return next(int(line.split()[1]) for line in lines[start:] if line.startswith("Rss:"))
+
+    file = tmp_path / "model 1.bin"
+    file.write_bytes(b"weights " * 2**17)
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
+        assert mapped[:] == file.read_bytes() and resident() == 1024
+        startup.forget_pages(tmp_path / "another.bin")
+        assert resident() == 1024
+        startup.forget_pages(file)
+        assert resident() == 0
+        assert mapped[:] == file.read_bytes()
 
 
 def test_weights_are_packed_in_processes_that_answer(monkeypatch):

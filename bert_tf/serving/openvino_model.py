@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.serving.openvino_text import import_extension
+from bert_tf.startup import forget_pages
 
 SUFFIX = ".xml"
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}  # of products that are not int8
@@ -61,6 +62,7 @@ class OpenVinoModel:
             ) from error
         self._outputs = [port.any_name for port in self._compiled.outputs]
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._weights: Path | None = path.with_suffix(".bin")  # until they are arranged
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for arrays of bytes, by name; strings are bytes in arrays of objects."""
@@ -81,9 +83,13 @@ class OpenVinoModel:
             # Of one width, as OpenVINO takes bytes; NULs at an end have no meaning.
             request.infer({name: texts.astype("S") for name, texts in inputs.items()})
             tensors = map(request.get_output_tensor, range(len(self._outputs)))
-            return dict(zip(self._outputs, map(_values, tensors), strict=True))
+            outputs = dict(zip(self._outputs, map(_values, tensors), strict=True))
         finally:
             self._idle.put(request)
+        if self._weights is not None:  # the first request has arranged them for the processor
+            forget_pages(self._weights)
+            self._weights = None
+        return outputs
 
 
 def _values(tensor: Any) -> np.ndarray:

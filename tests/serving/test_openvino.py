@@ -178,6 +178,19 @@ def test_commands_answer_and_score_as_the_model_directory(review):
         evaluate(model=str(path), max_length=8, **data)
 
 
+def test_the_first_answer_frees_the_memory_of_the_file(review, monkeypatch):
+    """By then OpenVINO has arranged the weights in memory of its own."""
+    freed = []
+    monkeypatch.setattr("bert_tf.serving.openvino_model.forget_pages", freed.append)
+    path = review / "review" / "1" / "model.xml"
+    function = Predictor(path).signature()
+    assert not freed
+    answers = [function(text=tf.constant(TEXTS)) for _ in range(2)]
+    assert freed == [path.with_name("model.bin")]
+    for name, values in answers[0].items():
+        assert answers[1][name].tolist() == values.tolist()
+
+
 def test_a_batch_that_would_be_wide_is_answered_in_parts(review, monkeypatch):
     """OpenVINO takes strings as an array as wide as the longest one."""
     function = Predictor(review / "review" / "1" / "model.xml").signature()
