@@ -3,6 +3,7 @@
 tf2onnx copies constants in each of its passes, and keeps all copies: over 20 GB for BERT-base.
 """
 
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -70,8 +71,10 @@ def write_onnx(
 ) -> None:
     """Writes what `with_weights` made; `names` are its outputs', `facts` are kept in the file."""
     onnx = import_module("onnx")
-    # tf2onnx uses names that NumPy 2 has dropped.
-    import_module("keras.src.export.tf2onnx_lib").patch_tf2onnx()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it asks NumPy for names
+        # tf2onnx uses names that NumPy 2 has dropped.
+        import_module("keras.src.export.tf2onnx_lib").patch_tf2onnx()
     proto, _ = import_module("tf2onnx.convert").from_function(
         function, input_signature=function.input_signature, opset=_OPSET
     )

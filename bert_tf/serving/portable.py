@@ -235,7 +235,7 @@ def _card(model: Any, path: Path, format: str, outputs: list[str], facts: Mappin
 
 
 def check_portable(model: Any, format: str) -> None:
-    """Raises InputError for a model or a format that `write_portable` cannot write."""
+    """Raises InputError for a model or a format that `write_portable` cannot write here."""
     if format not in SUFFIXES:
         raise InputError(f"{format!r} is not an export format: give one of {', '.join(SUFFIXES)}")
     encoder = getattr(model, "encoder", model)
@@ -248,6 +248,8 @@ def check_portable(model: Any, format: str) -> None:
             f"a model in {model.dtype_policy.name} cannot be written for {format}: open it with "
             'dtype="float32"'
         )
+    for package in _CONVERTERS[format]:
+        _package(package, format)
 
 
 def write_portable(
@@ -282,8 +284,6 @@ def write_portable(
     def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return named(model(dict(zip(model.input, tensors, strict=True)), training=False))
 
-    for package in _CONVERTERS[format]:
-        _package(package, format)
     kernels = Kernels(training=False)
     precision = "float32"
     if answerer is not None:

@@ -21,7 +21,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.pipelines.examples.tagged_words import is_column_file
 from bert_tf.serving.engines import TWINS
 from bert_tf.serving.export import export
-from bert_tf.serving.portable import SUFFIXES, export_portable, write_portable
+from bert_tf.serving.portable import SUFFIXES, check_portable, export_portable, write_portable
 from bert_tf.serving.precisions import TYPES_FILE, types_text
 from bert_tf.serving.predictor import Predictor, Progress, answer
 from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES, all_signatures
@@ -291,6 +291,7 @@ class Answerer:
 
     def _twin_writer(self, twin: "Answerer", formats: Sequence[str]) -> Callable[[Path], object]:
         for format in formats:
+            check_portable(twin.model, format)
             twin.check_whole_texts(format)
         if type(twin.task.kind) not in _OF_WHOLE_TEXTS:
             raise InputError(
