@@ -1,6 +1,7 @@
 """Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
 
-They are reported. A blank label, which stops a command, is refused in `tasks.readers`.
+They are reported. A blank label, which stops a command, is refused in `tasks.readers`, by
+`tasks.labels.blank_label`.
 """
 
 import contextlib
