@@ -77,6 +77,7 @@ ours()
 """
 
 
+@pytest.mark.tf_text
 @pytest.mark.parametrize("order", ["ours first", "theirs first"])
 def test_serving_loads_two_operations_of_tf_text_alone(export_of, order):
     """TF Text imported whole takes 100 MB; imported by a user, before or later, it works."""
