@@ -70,7 +70,7 @@ class OpenVinoModel:
         if not batch:  # which OpenVINO leaves out
             one = {name: np.full((1, *x.shape[1:]), b"") for name, x in inputs.items()}
             return {name: x[:0] for name, x in self.run(one).items()}
-        widths = (x.size * max(map(len, x.flat)) for x in inputs.values())
+        widths = (x.size * max(map(len, x.flat), default=0) for x in inputs.values())
         if batch > 1 and max(widths) > _MOST_BYTES:
             parts = (slice(batch // 2), slice(batch // 2, None))
             halves = [self.run({name: x[part] for name, x in inputs.items()}) for part in parts]
