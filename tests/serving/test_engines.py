@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from openvino_answerers import TEXTS, answerer_of, int8_answerer
 from running_models import predict, running
+from small_answerers import TEXTS, answerer_of, int8_answerer
 
 from bert_tf import Predictor, export_model
 from bert_tf.errors import InputError

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openvino_answerers import LABELS, PIECES, TEXTS, answerer_of, int8_answerer
+from small_answerers import LABELS, PIECES, TEXTS, answerer_of, int8_answerer
 from tiny import tiny_config
 
 from bert_tf import (
