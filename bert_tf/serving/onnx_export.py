@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file
 from bert_tf.networks.tensorflow.int8 import LARGEST_INPUT, ProductPlan
-from bert_tf.serving.openvino_export import FakeQuantized
+from bert_tf.serving.fake_quantized import FakeQuantized
 
 _OPSET = 17  # ONNX Runtime reads it since 1.12
 _STEPS = 128  # of int8 below zero; ONNX Runtime's fast products take uint8, so this is its zero
@@ -101,6 +101,8 @@ def write_onnx(
 
 def _multiply_integers(graph: Any, int8: set[str]) -> None:
     """Products of rounded inputs and int8 weights, which tf2onnx writes in float32, as int32."""
+    if not int8:
+        return
     onnx = import_module("onnx")
     made_by = {name: node for node in graph.node for name in node.output}
     constants = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
@@ -126,10 +128,12 @@ def _multiply_integers(graph: Any, int8: set[str]) -> None:
         graph.node.remove(node)
         for step in reversed(steps):
             graph.node.insert(place, step)
-    while unused := [node for node in graph.node if _read_names(graph).isdisjoint(node.output)]:
+    used = _read_names(graph)
+    while unused := [node for node in graph.node if used.isdisjoint(node.output)]:
         for node in unused:
             graph.node.remove(node)
-    for constant in [x for x in graph.initializer if x.name not in _read_names(graph)]:
+        used = _read_names(graph)
+    for constant in [x for x in graph.initializer if x.name not in used]:
         graph.initializer.remove(constant)
 
 
