@@ -9,20 +9,22 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.processor import best_seconds, fastest, processor
 from bert_tf.serving.export import ASSETS
-from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.serving.openvino_model import OpenVinoModel
 from bert_tf.serving.precisions import works_of
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.startup import return_freed_memory
 from bert_tf.tasks.signatures import DEFAULT
+
+if TYPE_CHECKING:
+    from bert_tf.serving.onnx_model import OnnxModel
 
 Engine = Literal["auto", "tensorflow", "openvino", "onnx"]
 TWINS = {"openvino": "openvino/model.xml", "onnx": "onnx/model.onnx"}  # in a version's folder
@@ -63,10 +65,15 @@ class Engines:
                 if engine == name:
                     raise
                 _LOG.warning("%s does not answer: %s", name, error)
-        if engine in self._twins:
-            self._chosen = dict.fromkeys(self._chosen, engine)
-        if engine != "auto" or not self._twins:
+        if not self._twins:
             return
+        if engine == "auto":
+            self._choose(directory, is_quiet)
+        else:
+            self._chosen = dict.fromkeys(self._chosen, engine)
+        return_freed_memory()  # what reading the files took, too
+
+    def _choose(self, directory: Path, is_quiet: bool) -> None:
         changed = max((directory / TWINS[name]).stat().st_mtime_ns for name in self._twins)
         for work in self._chosen:
             self._chosen[work], _ = fastest(
@@ -79,7 +86,6 @@ class Engines:
             )
         for name in self._twins.keys() - self._chosen.values():
             del self._twins[name]  # and its memory
-        return_freed_memory()  # what reading the files took, too
 
     def _times(self, work: str) -> dict[str, float]:
         """Engine -> its best time, in seconds; the engines take turns."""
@@ -112,5 +118,9 @@ class Engines:
         self._model.close()
 
 
-def _opened(name: str, path: Path, directory: Path) -> OpenVinoModel | OnnxModel:
-    return OpenVinoModel(path) if name == "openvino" else OnnxModel(path, directory / ASSETS)
+def _opened(name: str, path: Path, directory: Path) -> "OpenVinoModel | OnnxModel":
+    if name == "openvino":
+        return OpenVinoModel(path)
+    from bert_tf.serving.onnx_model import OnnxModel  # with the tokenizer, which few exports need
+
+    return OnnxModel(path, directory / ASSETS)
