@@ -329,7 +329,7 @@ def _write_counts(
     path: Path, identity: str, counts: Mapping[str, int], faults: Mapping[str, int]
 ) -> None:
     """Keeps the counts, in case that the vocabulary cannot be learned from them yet."""
-    from backports import zstd
+    from bert_tf.pipelines.corpus.text_files import zstd
 
     with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
         json.dump([identity, faults, counts], file)
@@ -337,7 +337,7 @@ def _write_counts(
 
 def _read_counts(path: Path, identity: str) -> tuple[dict[str, int], dict[str, int]] | None:
     """The counts of words and faults of the same text with the same options, if they were kept."""
-    from backports import zstd
+    from bert_tf.pipelines.corpus.text_files import zstd
 
     if not path.is_file():
         return None

@@ -20,12 +20,11 @@ import operator
 import os
 import re
 import struct
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
-
-from backports import zstd
 
 from bert_tf.errors import InputError
 from bert_tf.files.storage import (
@@ -36,6 +35,11 @@ from bert_tf.files.storage import (
     remote_errors,
     state_of,
 )
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:

@@ -6,13 +6,13 @@ import textwrap
 from collections import Counter
 
 import pytest
-from backports import zstd
 from cases import for_each, refused
 from corpus_reading import documents_of, lines_of
 
 from bert_tf.errors import InputError
 from bert_tf.pipelines.corpus import formats
 from bert_tf.pipelines.corpus.sources import open_corpus
+from bert_tf.pipelines.corpus.text_files import zstd
 from bert_tf.pipelines.data_options import CorpusOptions, PretrainingDataOptions
 
 SENTENCES = "one a\none b\n\n\n \ntwo a\n"

@@ -10,14 +10,13 @@ import zipfile
 from collections import Counter
 from functools import partial
 
-from backports import zstd
 from cases import for_each, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.files.storage import state_of
 from bert_tf.pipelines.corpus import text_files
-from bert_tf.pipelines.corpus.text_files import is_compressed, line_start, read_blocks, strip
+from bert_tf.pipelines.corpus.text_files import is_compressed, line_start, read_blocks, strip, zstd
 
 
 def lines_of(path, *bounds, counts=None, **options):
