@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from packaging.version import Version
 from peer_programs import why_missing
 
 from bert_tf.startup import has_tf_text
@@ -53,12 +54,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
+@functools.cache
+def _why_no_keras_hub() -> str | None:
+    """Why tests of KerasHub are skipped: only for a Keras newer than KerasHub may it not import."""
+    import keras
+
+    if Version(keras.__version__).release < (3, 16):
+        return None
+    try:
+        import keras_nlp  # noqa: F401
+    except ImportError:
+        return f"keras-hub does not import with Keras {keras.__version__}"
+    return None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("peer"):
         if reason := why_missing(*marker.args):
             pytest.skip(reason)
     if item.get_closest_marker("tf_text") and not has_tf_text():
         pytest.skip("TF Text is not installed")
+    if item.get_closest_marker("keras_hub") and (reason := _why_no_keras_hub()):
+        pytest.skip(reason)
 
 
 def pytest_collection_finish() -> None:

@@ -1,5 +1,6 @@
 import shutil
 
+import pytest
 from cases import refused
 from stored_models import MODEL_GARDEN
 
@@ -43,6 +44,7 @@ def test_a_pickle_or_a_second_checkpoint_in_a_folder(published):
     assert locate(folder).path == folder / "model.ckpt-2000"
 
 
+@pytest.mark.keras_hub
 def test_other_formats_are_told_how_to_become_directories(models, out, published):
     convert(models / "encoder", out, "keras_hub")
     for directory in (out, published(), MODEL_GARDEN / "v2"):

@@ -29,6 +29,7 @@ def test_there_and_back(model, tmp_path, call):
     assert "finetune --model" in shown
 
 
+@pytest.mark.keras_hub
 def test_what_is_missing_is_told_and_refused(model, tmp_path, call):
     _, shown = call("convert --to keras_hub", model, tmp_path / "preset")
     assert "next sentence head is left out" in shown

@@ -3,7 +3,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from cases import for_each, refused, slow
+from cases import for_each, refused
 from safetensors.numpy import load_file
 from stored_models import CONFIG, PIECES, assert_same_tensors, save_directory, tensors_of
 
@@ -13,6 +13,7 @@ from bert_tf.checkpoints.sentence_files import read_sentence_files
 from bert_tf.models.saving import save_model
 from bert_tf.models.task_models import BertClassifier, BertMultiLabelClassifier, BertSentenceEncoder
 
+KERAS_HUB = pytest.param("keras_hub", marks=pytest.mark.keras_hub)
 LEFT_OUT = {("keras_hub", "pretrainer"): "cls.seq_relationship."}  # no place for it
 
 
@@ -20,7 +21,7 @@ def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@for_each("to", "tf1", "keras_hub")
+@for_each("to", "tf1", KERAS_HUB)
 def test_round_trip_to_the_last_bit(models, kind, to, out):
     conversion = convert(models / kind, out / "there", to)
     assert conversion.source.format == "hugging_face"
@@ -54,6 +55,7 @@ def test_same_bytes_as_save_model(models, kind, out):
     assert (out / "model.safetensors").stat().st_mode == mode
 
 
+@pytest.mark.keras_hub
 def test_a_classifier_of_tokens_stays_one(models, out, tmp_path):
     config = replace(CONFIG, extra={"architectures": ["BertForTokenClassification"]})
     tensors = tensors_of(models / "classifier")
@@ -91,7 +93,7 @@ def test_a_classifier_without_a_class_is_not_one_of_texts(models, out, published
     refused("BertModel, which has no classifier", BertClassifier.from_directory, tmp_path / "own")
 
 
-@for_each("to", "tf1", slow("keras_hub"))
+@for_each("to", "tf1", pytest.param("keras_hub", marks=[pytest.mark.keras_hub, pytest.mark.slow]))
 def test_several_labels_stay_several(models, out, tmp_path, to):
     source = tmp_path / "several"
     save_model(BertMultiLabelClassifier(CONFIG, labels=["a", "b"]), source, BertTokenizer(PIECES))
@@ -116,6 +118,7 @@ def test_vocabulary_from_tokenizer_json(models, out, tmp_path):
     assert tokenizer.settings["do_lower_case"] is False
 
 
+@pytest.mark.keras_hub
 def test_task_json(models, out, tmp_path):
     source = tmp_path / "tuned"
     shutil.copytree(models / "classifier", source)
@@ -147,7 +150,7 @@ def test_vectors_of_texts_are_made_as_before(models, out, tmp_path):
         assert value in notes
 
 
-@for_each("to", "tf1", "keras_hub")
+@for_each("to", "tf1", KERAS_HUB)
 def test_pad_token_and_switches(models, out, tmp_path, to):
     _, model = read_model(models / "pretrainer")
     pieces = [*PIECES[1:5], "[PAD]", *PIECES[5:]]

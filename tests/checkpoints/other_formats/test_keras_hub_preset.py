@@ -18,10 +18,17 @@ from bert_tf.checkpoints.other_formats.conversion import convert
 from bert_tf.errors import InputError
 
 INT32 = {name: value.astype("int32") for name, value in INPUTS.items()}
-keras_nlp = pytest.importorskip("keras_nlp", exc_type=ImportError)  # or not for this Keras
+pytestmark = pytest.mark.keras_hub
 
 
-def test_keras_hub_computes_the_same(models, out):
+@pytest.fixture(scope="module")
+def keras_nlp():
+    import keras_nlp
+
+    return keras_nlp
+
+
+def test_keras_hub_computes_the_same(keras_nlp, models, out):
     convert(models / "pretrainer", out, "keras_hub")
     backbone = keras_nlp.models.BertBackbone.from_preset(str(out))
     theirs = backbone(INT32)
@@ -37,7 +44,7 @@ def test_keras_hub_computes_the_same(models, out):
     np.testing.assert_array_equal(ids[0], BertTokenizer(PIECES).tokenize(["A bc"])[0])
 
 
-def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
+def test_a_classifier_of_a_preset_says_what_it_computes(keras_nlp, models, out, tmp_path):
     conversion = convert(models / "classifier", tmp_path / "preset", "keras_hub")
     assert any("no, perhaps, yes" in note for note in conversion.model.notes)
     theirs = keras_nlp.models.BertTextClassifier
@@ -65,7 +72,7 @@ def test_a_classifier_of_a_preset_says_what_it_computes(models, out, tmp_path):
     assert_same_tensors(tensors_of(out / "bare"), tensors_of(models / "classifier"), "classifier.")
 
 
-def test_presets_made_elsewhere(models, out, tmp_path):
+def test_presets_made_elsewhere(keras_nlp, models, out, tmp_path):
     sizes = {"vocabulary_size": 19, "num_layers": 2, "num_heads": 2, "hidden_dim": 8}
     backbone = keras_nlp.models.BertBackbone(**sizes, intermediate_dim=12, max_sequence_length=10)
     backbone.save_to_preset(str(tmp_path / "bare"))
