@@ -3,6 +3,7 @@
 tf2onnx copies constants in each of its passes, and keeps all copies: over 20 GB for BERT-base.
 """
 
+import math
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,9 +16,10 @@ import tensorflow as tf
 
 from bert_tf.files.atomic import replace_file
 from bert_tf.networks.tensorflow.int8 import LARGEST_INPUT, ProductPlan
-from bert_tf.serving.fake_quantized import FakeQuantized
+from bert_tf.serving.portable_kernels import FakeQuantized
 
 _OPSET = 17  # ONNX Runtime reads it since 1.12
+_DOMAIN = "com.microsoft"  # of ONNX Runtime's own operations
 _STEPS = 128  # of int8 below zero; ONNX Runtime's fast products take uint8, so this is its zero
 
 
@@ -82,7 +84,11 @@ def write_onnx(
     inputs = [*graph.input]
     del graph.input[:]
     graph.input.extend(value for value in inputs if value.name not in weights)
-    _multiply_integers(graph, {name for name, x in weights.items() if x.dtype == np.int8})
+    _write_as_fused(graph)
+    if int8 := {name for name, x in weights.items() if x.dtype == np.int8}:
+        _multiply_integers(graph, int8)
+        proto.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    _remove_unread(graph)
     used = _read_names(graph)
     graph.initializer.extend(
         onnx.numpy_helper.from_array(x, name) for name, x in weights.items() if name in used
@@ -100,9 +106,10 @@ def write_onnx(
 
 
 def _multiply_integers(graph: Any, int8: set[str]) -> None:
-    """Products of rounded inputs and int8 weights, which tf2onnx writes in float32, as int32."""
-    if not int8:
-        return
+    """Products of rounded inputs and int8 weights, which tf2onnx writes in float32, with biases.
+
+    `MatMulIntegerToFloat` is ONNX Runtime's own; standard operations take three passes more.
+    """
     onnx = import_module("onnx")
     made_by = {name: node for node in graph.node for name in node.output}
     constants = {x.name: onnx.numpy_helper.to_array(x) for x in graph.initializer}
@@ -113,21 +120,33 @@ def _multiply_integers(graph: Any, int8: set[str]) -> None:
         cast = next((made_by[x] for x in scaled.input if x in made_by), None)
         if cast is None or cast.input[0] not in int8:
             continue
-        (sizes,) = (constants[name] for name in scaled.input if name in constants)
+        (sizes,) = (name for name in scaled.input if name in constants)
         values, size, zero = rounded.input
-        scale = onnx.numpy_helper.from_array(constants[size] * sizes, f"{node.name}/scale")
-        graph.initializer.append(scale)
-        product, as_float = f"{node.name}/int32", f"{node.name}/float32"
-        place = [*graph.node].index(node)
-        make = onnx.helper.make_node
-        steps = [
-            make("MatMulInteger", [values, cast.input[0], zero], [product], product),
-            make("Cast", [product], [as_float], as_float, to=onnx.TensorProto.FLOAT),
-            make("Mul", [as_float, scale.name], [*node.output], node.name),
-        ]
-        graph.node.remove(node)
-        for step in reversed(steps):
-            graph.node.insert(place, step)
+        node.op_type, node.domain = "MatMulIntegerToFloat", _DOMAIN
+        node.input[:] = [values, cast.input[0], size, sizes, zero]
+        (following,) = (x for x in graph.node if node.output[0] in x.input)
+        biases = [name for name in following.input if name in constants]
+        if following.op_type == "Add" and biases:
+            node.input.extend(["", *biases])
+            node.output[:] = following.output
+            following.output[:] = []
+
+
+def _write_as_fused(graph: Any) -> None:
+    """Writes normalization and GELU as ONNX Runtime looks for them: a power, and a quotient."""
+    onnx = import_module("onnx")
+    numbers = {"two": 2.0, "root_of_two": math.sqrt(2.0)}
+    for name, number in numbers.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(np.float32(number), name))
+    erf_inputs = {node.input[0] for node in graph.node if node.op_type == "Erf"}
+    for node in [x for x in graph.node if x.op_type == "Mul"]:
+        if node.input[0] == node.input[1]:
+            node.op_type, node.input[1] = "Pow", "two"
+        elif node.output[0] in erf_inputs:
+            node.op_type, node.input[1] = "Div", "root_of_two"
+
+
+def _remove_unread(graph: Any) -> None:
     used = _read_names(graph)
     while unused := [node for node in graph.node if used.isdisjoint(node.output)]:
         for node in unused:

@@ -26,11 +26,11 @@ from bert_tf.networks import activations
 from bert_tf.networks.bert_layer import kernels_of
 from bert_tf.networks.kernels import Kernels
 from bert_tf.serving.export import card_rows
-from bert_tf.serving.fake_quantized import FakeQuantized
 from bert_tf.serving.onnx_export import IntegerProducts, with_weights, write_onnx
 from bert_tf.serving.onnx_model import FACTS
 from bert_tf.serving.openvino_export import with_text
 from bert_tf.serving.openvino_text import TextGraph
+from bert_tf.serving.portable_kernels import FakeQuantized, PortableKernels
 from bert_tf.serving.row_models import row_function
 from bert_tf.tasks.signatures import DEFAULT
 
@@ -285,7 +285,7 @@ def write_portable(
     def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return named(model(dict(zip(model.input, tensors, strict=True)), training=False))
 
-    kernels = Kernels(training=False)
+    kernels = PortableKernels()
     precision = "float32"
     if answerer is not None:
         if format == "openvino":

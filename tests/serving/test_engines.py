@@ -154,7 +154,8 @@ def test_int8_is_computed_in_integers_by_onnx_runtime(tmp_path):
     answerer.tokenizer.save(tmp_path)
     graph = pytest.importorskip("onnx").load(path).graph
     operations = [node.op_type for node in graph.node]
-    assert operations.count("MatMulInteger") == 6  # of one layer: Q, K, V and three more
+    # Of one layer: Q, K, V and three more.
+    assert operations.count("MatMulIntegerToFloat") == 6
     assert "DequantizeLinear" not in operations
     ours = answerer.function()(text=tf.constant(TEXTS))["probabilities"]
     found = OnnxModel(path, tmp_path).run(strings(*TEXTS))["probabilities"]

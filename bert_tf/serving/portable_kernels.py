@@ -1,4 +1,4 @@
-"""Products rounded as int8 rounds them, for runtimes that recognize such products."""
+"""Kernels in the operations that other runtimes recognize, and then compute as one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,32 @@ from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.int8 import LARGEST_INPUT, ProductPlan, quantize_weights
 
 
-class FakeQuantized(Kernels):
+class PortableKernels(Kernels):
+    """Kernels whose normalization is divided by the standard deviation, not multiplied.
+
+    OpenVINO and ONNX Runtime look for this form: 25 operations of their own in BERT-base, not 225.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(training=False)
+
+    def add_and_normalize(
+        self, x: Any, y: Any, norm: Any, dense: Any = None, dropout: Any = None
+    ) -> tf.Tensor:
+        x += y if dense is None else self.dense(y, dense)
+        centred = x - tf.reduce_mean(x, [-1], keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), [-1], keepdims=True)
+        return centred / tf.sqrt(variance + norm.epsilon) * norm.gamma + norm.beta
+
+
+class FakeQuantized(PortableKernels):
     """Kernels whose products in a plan are rounded as int8 rounds them.
 
     OpenVINO computes a product of such inputs and weights in int8.
     """
 
     def __init__(self, plan: ProductPlan) -> None:
-        super().__init__(training=False)
+        super().__init__()
         self._plan = plan
         self._ranges = dict(plan.ranges)
         self._weights: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
