@@ -1,6 +1,7 @@
 """Tasks as data: how files look, how they are scored, and what is known of a task."""
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Mapping, Sequence
@@ -199,7 +200,12 @@ class Task:
         Rows that cannot be used are left out and added to `faults`; without it InputError names
         them.
         """
-        examples, found = read_good_rows(lambda rows: self.kind.read(rows, columns), table)
+        found: list[InputError] = []
+        try:
+            examples = self.kind.read(table, columns)
+        except InputError as error:
+            read = functools.partial(self.kind.read, columns=columns)
+            examples, found = read_good_rows(read, table, error)
         if faults is None:
             refuse(found)
         else:

@@ -27,18 +27,15 @@ def refuse(faults: Sequence[InputError]) -> None:
 
 
 def read_good_rows(
-    read: Callable[[Table], Examples], table: Table
+    read: Callable[[Table], Examples], table: Table, whole: InputError
 ) -> tuple[Examples, list[InputError]]:
     """The examples that `read` makes of a table without the rows that it refuses, and why.
 
-    Raises InputError for a fault of the whole table, or if no row can be read.
+    `whole` is the error of reading all rows. Raises it for a fault of the whole table, or if no row
+    can be read.
     """
-    try:
-        return read(table), []
-    except InputError as error:
-        if not _names_a_row(error, table):
-            raise
-        whole = error
+    if not _names_a_row(whole, table):
+        raise whole
     good: list[int] = []
     faults: list[InputError] = []
 
