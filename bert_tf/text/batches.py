@@ -17,7 +17,7 @@ from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.instances.masking import mask_tokens
 from bert_tf.tasks.balance import baseline, class_weights, label_counts, listed_counts
-from bert_tf.tasks.kinds.rows import text_pieces
+from bert_tf.tasks.kinds.kind import text_pieces
 from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task

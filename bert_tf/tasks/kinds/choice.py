@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.pipelines.examples.bad_rows import refuse
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind
-from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists, paired_rows
+from bert_tf.tasks.kinds.kind import TOKENS, Answered, Answers, RowKind, count_pieces
+from bert_tf.tasks.kinds.rows import alone, in_lists, paired_rows
 from bert_tf.tasks.readers import ChoiceReader, choice_in
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task

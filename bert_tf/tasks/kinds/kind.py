@@ -13,7 +13,7 @@ from bert_tf.networks.tensorflow.losses import CLASSES, Values
 from bert_tf.options import CheckedOptions
 from bert_tf.pipelines.examples.bad_rows import refuse
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.kinds.rows import checked_rows, count_pieces, text_pieces
+from bert_tf.tasks.kinds.rows import TEXT_ROLES, checked_rows
 from bert_tf.tasks.readers import NumberReader, Reader, number_in
 from bert_tf.tasks.signatures import DEFAULT, TEXTS, AnswererProtocol, Signature, Tensors
 from bert_tf.tasks.task import Task
@@ -23,6 +23,7 @@ from bert_tf.tokenization.windows import map_rows
 Answers = dict[str, np.ndarray]
 
 _LARGEST = 1e9  # number in a task.json
+_AT_ONCE = 4096  # texts tokenized
 _IDS = tf.TensorSpec([None, None], tf.int32)
 TOKENS = dict.fromkeys(("token_ids", "segment_ids", "padding_mask"), _IDS)
 
@@ -168,6 +169,18 @@ class RowKind(Kind):
     @abstractmethod
     def compared(self, answered: Answered) -> tuple[np.ndarray, np.ndarray]:
         """True and predicted values [E] for the score functions."""
+
+
+def text_pieces(strings: Tensors, tokenizer: Any) -> list[tf.RaggedTensor]:
+    """Word pieces of the text, and of the second text of a pair."""
+    return [tokenizer.tokenize(strings[name]) for name in TEXT_ROLES if name in strings]
+
+
+def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
+    """Word pieces of each text, int64 [E]."""
+    encoded = [text.encode(errors="replace") for text in texts]
+    parts = (encoded[i : i + _AT_ONCE] for i in range(0, len(encoded), _AT_ONCE))
+    return np.concatenate([tokenizer.tokenize(part).row_lengths().numpy() for part in parts])
 
 
 def _is_alike(value: Any, default: Any) -> bool:

@@ -1,10 +1,9 @@
-"""Rows of tokens in graph: checked, paired, in lists; and the word pieces of texts."""
+"""Rows of tokens in graph: checked, paired, in lists."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.tasks.signatures import LISTS, TEXTS, AnswererProtocol, Signature, Tensors
@@ -12,13 +11,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 
-_AT_ONCE = 4096  # texts tokenized
 TEXT_ROLES = ("text", "text_pair", "words")
-
-
-def text_pieces(strings: Tensors, tokenizer: Any) -> list[tf.RaggedTensor]:
-    """Word pieces of the text, and of the second text of a pair."""
-    return [tokenizer.tokenize(strings[name]) for name in TEXT_ROLES if name in strings]
 
 
 def checked_rows(tensors: Tensors, model: Any) -> Tensors:
@@ -98,10 +91,3 @@ def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor)
     lists = tf.RaggedTensor.from_value_rowids(row, row, nrows=count, validate=False)
     padded = {f"{prefix}_{name}": lists.with_values(x).to_tensor() for name, x in values.items()}
     return {f"{prefix}_count": tf.cast(lists.row_lengths(), tf.int32), **padded}
-
-
-def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
-    """Word pieces of each text, int64 [E]."""
-    encoded = [text.encode(errors="replace") for text in texts]
-    parts = (encoded[i : i + _AT_ONCE] for i in range(0, len(encoded), _AT_ONCE))
-    return np.concatenate([tokenizer.tokenize(part).row_lengths().numpy() for part in parts])

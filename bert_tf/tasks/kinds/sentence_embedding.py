@@ -12,9 +12,9 @@ from bert_tf.networks.tensorflow.embedding_losses import losses_of_vectors
 from bert_tf.networks.tensorflow.losses import Losses
 from bert_tf.pipelines.examples.table import Examples, Table
 from bert_tf.tasks import encoder_signatures
-from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, numbers
+from bert_tf.tasks.kinds.kind import TOKENS, Answered, Kind, count_pieces, numbers
 from bert_tf.tasks.kinds.long_texts import WindowedKind
-from bert_tf.tasks.kinds.rows import alone, count_pieces, in_lists
+from bert_tf.tasks.kinds.rows import alone, in_lists
 from bert_tf.tasks.readers import PairReader, ScoreReader
 from bert_tf.tasks.scoring.metrics import pearson, retrieval_scores, spearman
 from bert_tf.tasks.signatures import DEFAULT, LISTS, TEXTS, AnswererProtocol, Signature, Tensors
