@@ -2,7 +2,7 @@
 
 Layers compute the rows of n positions, [n, H]: those that an encoder gives them with its kernels,
 else all of a batch, n = B * T. Kernels drop padding where they find positions
-(`TokenPositions` of `networks.tensorflow.positions`). Letters as in `bert_tf.networks.kernels`.
+(`TokenPositions` of `networks.tensorflow.kernels`). Letters as in `bert_tf.networks.kernels`.
 """
 
 from typing import Any

@@ -23,7 +23,7 @@ Tensors = dict[str, Any]
 class Positions:
     """All positions of a batch, n = B * T: every method that moves rows is the identity.
 
-    `TokenPositions` in `networks.tensorflow.positions` leaves padding out.
+    `TokenPositions` in `networks.tensorflow.kernels` leaves padding out.
 
     Args:
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the

@@ -1,7 +1,7 @@
 """The kernels of inference for TensorFlow, faster than those in keras.ops because
 
 - operations on each token take [n, H] (`TensorFlowKernels`);
-- attention computes groups of rows of like length (`positions.Groups`);
+- attention computes groups of rows of like length (`Groups`);
 - an export has weights of its own, in the compute dtype: nothing to cast, and one product for
   queries, keys and values.
 
@@ -17,8 +17,12 @@ from keras.layers import Dense, Dropout, Embedding, LayerNormalization
 
 from bert_tf.extensions import Architecture
 from bert_tf.networks.kernels import Positions
-from bert_tf.networks.tensorflow.kernels import TensorFlowKernels, centre, softmax
-from bert_tf.networks.tensorflow.positions import TokenPositions
+from bert_tf.networks.tensorflow.kernels import (
+    TensorFlowKernels,
+    TokenPositions,
+    centre,
+    softmax,
+)
 
 
 class InferenceKernels(TensorFlowKernels):

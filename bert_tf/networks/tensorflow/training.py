@@ -26,8 +26,13 @@ from bert_tf.networks.tensorflow.graphs import (
     pays,
     sum_of_rows,
 )
-from bert_tf.networks.tensorflow.kernels import TensorFlowKernels, centre, side_by_side, softmax
-from bert_tf.networks.tensorflow.positions import TokenPositions
+from bert_tf.networks.tensorflow.kernels import (
+    TensorFlowKernels,
+    TokenPositions,
+    centre,
+    side_by_side,
+    softmax,
+)
 from bert_tf.processor import processor_flags
 
 _BITS = 16  # of a random number: dropout draws one for each element
