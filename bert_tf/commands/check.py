@@ -307,11 +307,11 @@ class _Checked:
 
     def _spellings(self) -> Iterator[Finding]:
         """Labels that are spelt in two ways; from here on each has one spelling."""
-        from bert_tf.pipelines.examples import data_faults
         from bert_tf.pipelines.examples.cells import whole
+        from bert_tf.tasks.readers import spelt_twice
 
         names = [label for label in self.labels if isinstance(label, str)]
-        spelling = data_faults.spelt_twice(names) if self.is_class else {}
+        spelling = spelt_twice(names) if self.is_class else {}
         for number, label in enumerate(self.labels):
             if label in spelling:
                 yield self.finding(number, "spelling", f"{label!r} for {spelling[label]!r}")

@@ -1,13 +1,13 @@
 """How kinds read examples and their labels, without TensorFlow: bad rows are named before it loads.
 
-`tasks.labels` has the error for a blank label and the numbers of labels.
-
-`Kind` and its subclasses extend these classes; `KindName.reader` makes one alone.
+Which number a label has in training is told by `label_numbers`; words have their own in
+`kinds.tagging`. `Kind` and its subclasses extend these classes; `KindName.reader` makes one alone.
 """
 
 import math
 import re
 import string
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self
@@ -18,11 +18,33 @@ from bert_tf.errors import InputError
 from bert_tf.pipelines.examples import tagged_words
 from bert_tf.pipelines.examples.cells import collection, whole
 from bert_tf.pipelines.examples.squad import read_questions
-from bert_tf.pipelines.examples.table import Examples, Table
-from bert_tf.tasks.labels import blank_label, label_numbers
+from bert_tf.pipelines.examples.table import Examples, MissingColumnError, Table
 from bert_tf.tasks.task import Task
 
 SPACE = re.compile("[ \n]")  # between two words or labels of an example
+
+
+def label_numbers(labels: Sequence[str]) -> dict[str, int]:
+    """The number of each label. "1" and "1.0" are one label, unless both occur."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    for label, number in list(numbers.items()):
+        numbers.setdefault(whole(label), number)
+        if whole(f"{label}.0") == label:
+            numbers.setdefault(f"{label}.0", number)
+    return numbers
+
+
+def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
+    """Labels that differ from a more frequent one in case, white space around, or ".0" alone."""
+    counts = Counter(labels)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for label in counts:
+        alike[whole(label.strip().lower())].append(label)
+    spellings: dict[str, str] = {}
+    for group in alike.values():
+        best = max(group, key=lambda label: (counts[label], label)).strip()
+        spellings |= {label: best for label in group if label != best and len(group) > 1}
+    return spellings
 
 
 class Reader:
@@ -43,7 +65,10 @@ class Reader:
         examples = table.examples(columns)
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
-                raise blank_label(examples.location(index))
+                raise MissingColumnError(
+                    f"{examples.location(index)}: the label is blank; give the example a label or "
+                    "remove the line"
+                )
         return examples
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:

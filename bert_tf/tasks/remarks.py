@@ -17,6 +17,7 @@ from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging, Tags, entity_scores
+from bert_tf.tasks.readers import spelt_twice
 from bert_tf.tasks.scoring.metrics import Counts, count_classes
 from bert_tf.tasks.task import Task
 
@@ -31,8 +32,6 @@ def doubts(kind: Kind, examples: Examples) -> list[str]:
 
 @doubts.register
 def _doubts_of_classes(kind: Classification, examples: Examples) -> list[str]:
-    from bert_tf.pipelines.examples.data_faults import spelt_twice  # with SciPy
-
     remarks = examples.remarks()
     path = examples.path
     labels = set(examples.columns["label"])

@@ -1,7 +1,6 @@
-"""Faults of labelled text: damage, near-duplicates, wrong labels, labels spelt in two ways.
+"""Faults of labelled text, which are reported: damage, near-duplicates, wrong labels.
 
-They are reported. A blank label, which stops a command, is refused in `tasks.readers`, by
-`tasks.labels.blank_label`.
+Labels that stop a command, or are spelt in two ways, are found in `tasks.readers`.
 """
 
 import contextlib
@@ -18,7 +17,6 @@ import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
 from bert_tf.pipelines.corpus.sources import in_groups
-from bert_tf.pipelines.examples.cells import whole
 
 # Texts: empty, damaged, in another script.
 _DAMAGED = re.compile(r"[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -86,19 +84,6 @@ def other_scripts(texts: Sequence[str]) -> tuple[str | None, dict[int, str]]:
     counts = Counter(script for script in scripts if script)
     main = counts.most_common(1)[0][0] if counts else None
     return main, {i: s for i, s in enumerate(scripts) if s is not None and s != main}
-
-
-def spelt_twice(labels: Sequence[str]) -> dict[str, str]:
-    """Labels that differ from a more frequent one in case, white space around, or ".0" alone."""
-    counts = Counter(labels)
-    alike: dict[str, list[str]] = defaultdict(list)
-    for label in counts:
-        alike[whole(label.strip().lower())].append(label)
-    spellings: dict[str, str] = {}
-    for group in alike.values():
-        best = max(group, key=lambda label: (counts[label], label)).strip()
-        spellings |= {label: best for label in group if label != best and len(group) > 1}
-    return spellings
 
 
 @dataclass(frozen=True)

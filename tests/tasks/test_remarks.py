@@ -6,6 +6,7 @@ from bert_tf import BertTokenizer
 from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.readers import spelt_twice
 from bert_tf.tasks.remarks import (
     doubts,
     remarks_on_classes,
@@ -182,3 +183,16 @@ def test_of_many_classes_the_most_frequent_are_listed(answered):
     first, *_ = remarks_on_classes(answered(TASKS["classification"], columns, outputs, names))
     assert first.startswith("never predicted: 'c8' (0 of 9 right), 'c7' (0 of 8 right), 'c6'")
     assert first.endswith("'c4' (0 of 5 right) and 3 more")
+
+
+@for_each(
+    "labels expected",
+    (["Sport"] * 3 + ["sport ", " SPORT"], {"sport ": "Sport", " SPORT": "Sport"}),
+    (["Pos", "pos", "pos "], {"Pos": "pos", "pos ": "pos"}),
+    (["pos ", "neg"], {}),
+    (["C", "C++", "C#", ">50K", "<=50K", "A+", "A-", "A", "world news", "world-news"], {}),
+    (["กา", "กี", "กิ", "हिन्दी", "हिन्दु", "é", "e", "1.5", "1", "?", ""], {}),
+    (["1", "1.0", "2.0", "1"], {"1.0": "1"}),  # a column of floats
+)
+def test_only_case_white_space_around_and_decimals_are_spellings(labels, expected):
+    assert spelt_twice(labels) == expected

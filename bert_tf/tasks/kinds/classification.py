@@ -13,8 +13,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
 from bert_tf.tasks.kinds.rows import with_rerank
-from bert_tf.tasks.labels import label_numbers
-from bert_tf.tasks.readers import ClassReader
+from bert_tf.tasks.readers import ClassReader, label_numbers
 from bert_tf.tasks.signatures import CLASSIFY, DEFAULT, Signature, Tensors, for_tf_examples
 from bert_tf.tasks.task import Task
 

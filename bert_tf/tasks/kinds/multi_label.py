@@ -13,8 +13,7 @@ from bert_tf.pipelines.examples.table import Examples
 from bert_tf.tasks.kinds.classification import probabilities_in_order, with_classify
 from bert_tf.tasks.kinds.kind import Answered, Answers
 from bert_tf.tasks.kinds.long_texts import LongTextKind
-from bert_tf.tasks.labels import label_numbers
-from bert_tf.tasks.readers import LabelSetReader
+from bert_tf.tasks.readers import LabelSetReader, label_numbers
 from bert_tf.tasks.scoring.metrics import LabelSets, best_thresholds, logits_of
 from bert_tf.tasks.signatures import Signature, Tensors
 from bert_tf.tasks.task import Task

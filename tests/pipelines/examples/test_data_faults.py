@@ -129,19 +129,6 @@ def test_texts_in_another_script():
 
 
 @for_each(
-    "labels expected",
-    (["Sport"] * 3 + ["sport ", " SPORT"], {"sport ": "Sport", " SPORT": "Sport"}),
-    (["Pos", "pos", "pos "], {"Pos": "pos", "pos ": "pos"}),
-    (["pos ", "neg"], {}),
-    (["C", "C++", "C#", ">50K", "<=50K", "A+", "A-", "A", "world news", "world-news"], {}),
-    (["กา", "กี", "กิ", "हिन्दी", "हिन्दु", "é", "e", "1.5", "1", "?", ""], {}),
-    (["1", "1.0", "2.0", "1"], {"1.0": "1"}),  # a column of floats
-)
-def test_only_case_white_space_around_and_decimals_are_spellings(labels, expected):
-    assert data_faults.spelt_twice(labels) == expected
-
-
-@for_each(
     "texts",
     "aeiou" * 4,
     "12345" * 4,
