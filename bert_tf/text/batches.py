@@ -22,8 +22,7 @@ from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.text.answerer import Answerer
-from bert_tf.text.inputs import by_role, given_examples, text_columns
-from bert_tf.text.label_names import label_list
+from bert_tf.text.inputs import by_role, given_examples, label_list, text_columns
 from bert_tf.tokenization.packing import Packer
 
 BATCH_SIZE = 32

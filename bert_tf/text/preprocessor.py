@@ -37,10 +37,10 @@ from bert_tf.text.inputs import (
     given_examples,
     inputs_of,
     is_raw,
+    label_list,
     text_columns,
     with_columns,
 )
-from bert_tf.text.label_names import label_list
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 

@@ -4,7 +4,7 @@ from cases import for_each
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.task_table import find_task
-from bert_tf.text.label_names import named_labels
+from bert_tf.text.inputs import named_labels
 
 TASK = find_task("classification")
 
