@@ -4,7 +4,7 @@ import ast
 import functools
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,10 @@ class Task:
         first, _, _ = text.partition("\n")
         return f"{self.kind_name}: {first}"
 
+    def canonical_labels(self, labels: Iterable[str]) -> list[str]:
+        """Labels by the task's names for them."""
+        return [self.label_aliases.get(label, label) for label in labels]
+
     def ordered(self, labels: Sequence[str]) -> Sequence[str]:
         """A model's labels in the task's order, if it names them; the model may have another."""
         return self.labels if sorted(self.labels) == sorted(labels) else labels
@@ -211,8 +215,7 @@ class Task:
         else:
             faults += found
         if self.label_aliases and "label" in examples.columns:
-            labels = examples.columns["label"]
-            examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
+            examples.columns["label"] = self.canonical_labels(examples.columns["label"])
         return examples
 
     def has(self, data: str | Path, split: str) -> bool:

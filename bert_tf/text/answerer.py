@@ -96,7 +96,7 @@ class Answerer:
         Labels have the task's names.
         """
         task = task or model.preprocessor.task
-        labels = [task.label_aliases.get(label, label) for label in model.label_names]
+        labels = task.canonical_labels(model.label_names)
         return cls(task, model, tokenizer or model.preprocessor.tokenizer, labels)
 
     @property

@@ -21,7 +21,6 @@ from bert_tf.tasks.kinds.kind import text_pieces
 from bert_tf.tasks.remarks import doubts
 from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task
-from bert_tf.text.answerer import Answerer
 from bert_tf.text.inputs import by_role, given_examples, label_list, text_columns
 from bert_tf.tokenization.packing import Packer
 
@@ -49,14 +48,13 @@ class BatchOptions(NamedTuple):  # see `TextModel.fit`
 
 
 def make_batches(
-    answerer: Answerer, x: Any, y: Any, weights: Any, options: BatchOptions
+    model: Any, x: Any, y: Any, weights: Any, options: BatchOptions
 ) -> tuple[Task, Batches]:
-    """Batches of raw text, shuffled lists without end; and the task, with pairs if texts are.
+    """Batches of raw text for a model, by its preprocessor; and the task, with pairs if texts are.
 
-    A data set keeps its batches, except for models whose targets are made of whole texts, such as
-    taggers: it is read into lists.
+    Shuffled lists repeat without end. A data set keeps its batches, except for models whose targets
+    are made of whole texts, such as taggers: it is read into lists.
     """
-    model = answerer.model
     is_masked = "mask_positions" in model.input
     if is_masked and (weights is not None or options.class_weight):
         raise InputError("weights are for models with labels, not for masked words: leave them out")
@@ -65,16 +63,17 @@ def make_batches(
     is_stream = isinstance(x, tf.data.Dataset)
     is_random = is_masked and options.is_training if is_stream else options.shuffle
     seed = random.randrange(2**31) if is_random else None
-    pack = functools.partial(_batch_of_pieces if is_masked else _batch, answerer)
+    preprocessor = model.preprocessor
+    pack = functools.partial(_batch_of_pieces if is_masked else _batch, preprocessor)
     steps = None
     if is_stream:
-        task, dataset = _from_stream(answerer, x, options, pack)
+        task, dataset = _from_stream(model, x, options, pack)
     else:
-        task, dataset, steps = _from_lists(answerer, x, y, weights, options, pack, seed)
+        task, dataset, steps = _from_lists(model, x, y, weights, options, pack, seed)
     if is_masked:
-        dataset = masked(answerer, dataset, seed)
-    elif options.class_weight and (is_stream or not _balances(answerer, options)):
-        dataset = _weighted(answerer, dataset, options.class_weight)
+        dataset = masked(preprocessor, dataset, seed)
+    elif options.class_weight and (is_stream or not _balances(model, options)):
+        dataset = _weighted(model, dataset, options.class_weight)
     if is_stream:
         dataset = dataset.prefetch(2)
     elif options.repeats and not options.shuffle:
@@ -83,7 +82,7 @@ def make_batches(
 
 
 def _from_lists(
-    answerer: Answerer,
+    model: Any,
     x: Any,
     y: Any,
     weights: Any,
@@ -92,15 +91,16 @@ def _from_lists(
     seed: int | None,
 ) -> tuple[Task, tf.data.Dataset, int]:
     """Packed batches of lists with targets and weights; and the number of an epoch's batches."""
-    model = answerer.model
-    kind = answerer.task.kind
+    task = model.preprocessor.task
+    tokenizer = model.preprocessor.tokenizer
+    kind = task.kind
     is_masked = "mask_positions" in model.input
     own_targets = None
     if model.has_own_loss and model.text_output == "rows":
         own_targets = _own_targets(y)
-    labels = answerer.labels
+    labels = task.canonical_labels(model.label_names)
     reads_labels = own_targets is None and not is_masked
-    task, examples = given_examples(answerer.task, x, y, labels, reads_labels=reads_labels)
+    task, examples = given_examples(task, x, y, labels, reads_labels=reads_labels)
     if options.is_training:
         has_labels = "label" in examples.columns
         for doubt in doubts(kind, examples) if has_labels else examples.remarks():
@@ -111,7 +111,7 @@ def _from_lists(
     elif own_targets is not None:
         arrays = [own_targets]
     elif "label" in examples.columns or "answers" in examples.columns:
-        columns, targets = kind.training_rows(task, examples, labels, answerer.tokenizer)
+        columns, targets = kind.training_rows(task, examples, labels, tokenizer)
         arrays = [targets]
         if options.reports_labels and labels:
             counts = listed_counts(labels, label_counts(targets, labels))
@@ -121,24 +121,24 @@ def _from_lists(
         raise InputError("there are no labels: give y, or a column of labels")
     lengths = None
     if not is_masked:
-        arrays += _example_weights(answerer, len(examples), weights, options, arrays[0])
+        arrays += _example_weights(model, len(examples), weights, options, arrays[0])
         if options.shuffle and kind.losses.mean_over == "rows":
-            lengths = np.minimum(kind.lengths(columns, answerer.tokenizer), task.max_length)
+            lengths = np.minimum(kind.lengths(columns, tokenizer), task.max_length)
     size = options.batch_size or BATCH_SIZE
     dataset = example_batches(columns, pack, size, targets=arrays, lengths=lengths, seed=seed)
     return task, dataset, math.ceil(len(next(iter(columns.values()))) / size)
 
 
 def _from_stream(
-    answerer: Answerer,
+    model: Any,
     dataset: tf.data.Dataset,
     options: BatchOptions,
     pack: Callable[[Tensors, list[tf.Tensor]], tuple],
 ) -> tuple[Task, tf.data.Dataset]:
     """Packed batches of a data set of batches of strings, with its targets and weights if any."""
     check_batched(dataset)
-    model = answerer.model
-    task = answerer.task
+    task = model.preprocessor.task
+    labels = task.canonical_labels(model.label_names)
     inputs = inputs_alone(dataset.element_spec)
     if "text_pair" in by_role(task, inputs) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
@@ -159,7 +159,7 @@ def _from_stream(
             arrays = [tf.cast(y, tf.int32)]
         elif not is_masked and y is not None:
             is_own = model.has_own_loss and y.dtype != tf.string
-            arrays = [y if is_own else _targets(y, task, answerer.labels)]
+            arrays = [y if is_own else _targets(y, task, labels)]
             arrays += [] if weights is None else [weights]
         tensors = pack(by_role(task, x), arrays)
         return tensors if arrays else tensors[0]
@@ -167,14 +167,15 @@ def _from_stream(
     return task, dataset.map(prepare, num_parallel_calls=2, deterministic=True)
 
 
-def _batch(answerer: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
-    return answerer.task.kind.batch(strings, arrays, answerer.tokenizer, answerer.task.max_length)
+def _batch(preprocessor: Any, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+    task = preprocessor.task
+    return task.kind.batch(strings, arrays, preprocessor.tokenizer, task.max_length)
 
 
-def _balances(answerer: Answerer, options: BatchOptions) -> bool:
+def _balances(model: Any, options: BatchOptions) -> bool:
     """Whether the counts of the labels decide the weights of the examples."""
-    is_row = answerer.model.text_output == "rows"
-    return bool(options.class_weight == BALANCED and is_row and answerer.labels)
+    is_row = model.text_output == "rows"
+    return bool(options.class_weight == BALANCED and is_row and model.label_names)
 
 
 def _check_classes(targets: Any) -> None:
@@ -185,7 +186,7 @@ def _check_classes(targets: Any) -> None:
 
 
 def _example_weights(
-    answerer: Answerer, count: int, weights: Any, options: BatchOptions, targets: np.ndarray
+    model: Any, count: int, weights: Any, options: BatchOptions, targets: np.ndarray
 ) -> list[np.ndarray]:
     """Weights of examples, float32 [E], if there are any."""
     product = None
@@ -199,12 +200,12 @@ def _example_weights(
         product = np.array(
             [checked_weight(x, f"sample_weight {i}") for i, x in enumerate(numbers)], np.float32
         )
-        if answerer.model.text_output != "rows":
+        if model.text_output != "rows":
             raise InputError(
                 "sample_weight is for models of an answer per example: leave it out, or repeat "
                 "examples that shall count more"
             )
-    if _balances(answerer, options):
+    if _balances(model, options):
         _check_classes(targets)
         factors = class_weights(targets)
         product = factors if product is None else factors * product
@@ -212,12 +213,12 @@ def _example_weights(
 
 
 def _weighted(
-    answerer: Answerer, batches: tf.data.Dataset, class_weight: Mapping[Any, float] | str
+    model: Any, batches: tf.data.Dataset, class_weight: Mapping[Any, float] | str
 ) -> tf.data.Dataset:
     """Batches whose weights are multiplied by the weights of their classes."""
-    if answerer.model.text_output == "rows":
+    if model.text_output == "rows":
         _check_classes(batches.element_spec[1])
-    table = answerer.model.weights_of_classes(class_weight)
+    table = model.weights_of_classes(class_weight)
 
     @tf.autograph.experimental.do_not_convert
     def weigh(x: Any, y: tf.Tensor, weights: Any = 1.0) -> tuple:
@@ -252,21 +253,22 @@ def _masked_targets(model: Any, columns: Mapping[str, Any], y: Any) -> list[np.n
     return [targets.astype(np.int32)]
 
 
-def _batch_of_pieces(answerer: Answerer, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
-    pieces = text_pieces(strings, answerer.tokenizer)
-    return (Packer(answerer.tokenizer, answerer.task.max_length)(*pieces), *arrays)
+def _batch_of_pieces(preprocessor: Any, strings: Tensors, arrays: list[tf.Tensor]) -> tuple:
+    tokenizer = preprocessor.tokenizer
+    pieces = text_pieces(strings, tokenizer)
+    return (Packer(tokenizer, preprocessor.max_length)(*pieces), *arrays)
 
 
-def masked(answerer: Answerer, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
+def masked(preprocessor: Any, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
     """Masks words of packed rows, anew in each batch; without a seed, every pass masks the same."""
-    options = PretrainingDataOptions(max_seq_length=answerer.task.max_length)
+    options = PretrainingDataOptions(max_seq_length=preprocessor.max_length)
 
     @tf.autograph.experimental.do_not_convert
     def mask(step: tf.Tensor, batch: Any) -> tuple:
         inputs, *arrays = batch if isinstance(batch, tuple) else (batch,)
         key = tf.stack([tf.constant(seed or 0, tf.int64), step])
         ids = inputs["token_ids"]
-        hidden = mask_tokens(ids, inputs["padding_mask"], answerer.tokenizer, options, key)
+        hidden = mask_tokens(ids, inputs["padding_mask"], preprocessor.tokenizer, options, key)
         inputs = {**inputs, "token_ids": hidden.token_ids, "mask_positions": hidden.positions}
         if not arrays:
             return inputs, hidden.labels, hidden.weights

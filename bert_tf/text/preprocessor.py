@@ -202,7 +202,7 @@ class BertPreprocessor(keras.layers.Layer):
             prepare_training()
             if self.is_settled:  # labels are reported before the first training of a new model
                 settings = settings._replace(reports_labels=False)
-        task, made = make_batches(self.answerer(model), x, y, weights, settings)
+        task, made = make_batches(model, x, y, weights, settings)
         if settings.is_training:
             self.settle(task)
         else:
@@ -249,7 +249,7 @@ class BertPreprocessor(keras.layers.Layer):
         if isinstance(x, tf.data.Dataset):
             if output == "rows":
                 unlabelled = BatchOptions(has_labels=False)
-                task, made = make_batches(self.answerer(model), x, None, None, unlabelled)
+                task, made = make_batches(model, x, None, None, unlabelled)
                 self._check_pairs(task)
                 inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
                 return keras_predict(inputs, steps=steps, **options)
@@ -302,7 +302,7 @@ class BertPreprocessor(keras.layers.Layer):
     def unlearned_classes(self, model: Any, validation: Any, steps: int | None) -> list[str]:
         """What a model has not learned, from `steps` batches to validate on; None for all."""
         kind = model.output_kind
-        labels = self.answerer(model).labels
+        labels = self.task.canonical_labels(model.label_names)
         is_known = kind in ("classes", "labels", "words") and labels and not model.has_own_loss
         if not is_known or not isinstance(validation, tf.data.Dataset):
             return []
@@ -342,7 +342,7 @@ class BertPreprocessor(keras.layers.Layer):
         return functions[key]
 
     def _check(self, model: Any) -> None:
-        """Refuses a model without inputs of raw text, and one of windows."""
+        """Refuses a model without inputs of raw text, one of windows, and one too short."""
         if not model.reads_text:
             raise InputError(
                 f"a {type(model).__name__} takes token ids, not texts: train it with bert-tf "
@@ -354,6 +354,7 @@ class BertPreprocessor(keras.layers.Layer):
                 "a model that reads long texts in windows has no fit, evaluate or predict on raw "
                 "text: use bert_tf.finetune, bert_tf.evaluate and bert_tf.predict, or its classify"
             )
+        model.config.check_fits(length=self.max_length, pairs=self.task.pair is not None)
 
     def _check_pairs(self, task: Task) -> None:
         if self.is_settled and task.pair is not None and self.task.pair is None:

@@ -11,7 +11,6 @@ from small_data import DATA, LABEL_SETS, LABELS, TAG_NAMES, TAGS, TEXTS, WORDS
 import bert_tf
 from bert_tf.models.language_model import BertMaskedLanguageModel
 from bert_tf.text import batches
-from bert_tf.text.answerer import Answerer
 from bert_tf.text.batches import BatchOptions, make_batches
 
 PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
@@ -288,10 +287,9 @@ def test_missing_cells_of_a_frame_are_empty_texts(of_lists):
 
 def test_masks_are_others_in_each_step_of_training(opened):
     model = opened(BertMaskedLanguageModel)
-    answerer = Answerer.of(model)
 
     def masks(**options):
-        _, made = make_batches(answerer, TEXTS, None, None, BatchOptions(batch_size=8, **options))
+        _, made = make_batches(model, TEXTS, None, None, BatchOptions(batch_size=8, **options))
         return [inputs["mask_positions"].numpy().tolist() for inputs, *_ in made.dataset.take(2)]
 
     keras.utils.set_random_seed(7)
