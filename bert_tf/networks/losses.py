@@ -120,7 +120,7 @@ class NumberLoss(_OtherLoss):
 
 
 def adapted(loss: Any, kind: str | None) -> Any:
-    """A loss as the outputs of a kind need it (`bert_tf.models.compiled_metrics`)."""
+    """A loss as the outputs of a kind need it (`bert_tf.models.compiled_model`)."""
     if kind == "words" and loss is not None:
         return WordLoss(loss)
     return NumberLoss(loss) if kind == "numbers" and _is_keras(loss) else loss
