@@ -118,7 +118,7 @@ class CheckResult(Result):
     output: Path | None = None
 
     def summary(self) -> list[str]:
-        from bert_tf.tasks.balance import listed_counts
+        from bert_tf.tasks.remarks import listed_counts
 
         lines = [f"checked {_counts(self.examples)} examples"]
         if self.labels:
@@ -232,7 +232,7 @@ def _bad(split: str, fault: InputError) -> Finding:
 
 def _label_counts(task: "Task", splits: "Mapping[str, Examples]") -> dict[str, int]:
     """How often each label occurs in the training examples; empty for tasks without labels."""
-    from bert_tf.tasks.balance import label_counts
+    from bert_tf.tasks.remarks import label_counts
 
     examples = splits.get("train")
     with suppress(InputError):  # such as one label alone

@@ -15,11 +15,11 @@ from bert_tf.commands.finetuning_options import FinetuningSetup
 from bert_tf.commands.word_frequencies import plateau_notice
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.class_weights import class_weights
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.examples.table import Examples
-from bert_tf.tasks.balance import baseline, class_weights, label_counts, listed_counts
 from bert_tf.tasks.kinds.sentence_embedding import SentenceEmbedding
-from bert_tf.tasks.remarks import doubts, score_remarks
+from bert_tf.tasks.remarks import baseline, doubts, label_counts, listed_counts, score_remarks
 from bert_tf.tasks.splits import TEXT, hashable, row_keys, split, split_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.balance import class_weights
 
 BALANCED = "balanced"
 
@@ -77,6 +76,24 @@ def values_of(labels: Sequence[str]) -> np.ndarray:
     number = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?")
     values = [float(x) if number.fullmatch(x) else flags.get(x, math.nan) for x in names]
     return np.array(values, np.float64)
+
+
+def class_weights(targets: np.ndarray) -> np.ndarray:
+    """Weights, float32, that give each class the same total weight.
+
+    For class ids [R], weights [R] whose mean is 1. For marks 0 and 1 [R, C], weights [R, C] with
+    which the examples that have a label count as much as those that lack it.
+    """
+    if targets.ndim == 1 and targets.dtype.kind == "i":
+        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
+    if targets.ndim == 1 or targets.dtype.kind != "f":
+        raise InputError("--class_weights is for tasks with classes: leave it out")
+    has = targets.astype(bool)
+    share = has.mean(axis=0)
+    weights = np.where(has, share, 1 - share)
+    # A label that all examples have, or none, has nothing to balance.
+    return (0.5 / np.where((share == 0) | (share == 1), 0.5, weights)).astype(np.float32)
 
 
 def weights_by_class(

@@ -1,4 +1,4 @@
-"""Remarks, a sentence each: on training data that looks wrong, on cut texts and on scores."""
+"""Remarks, a sentence each: on labels and training data, on cut texts and on scores."""
 
 import functools
 import re
@@ -22,6 +22,44 @@ from bert_tf.tasks.scoring.metrics import Counts, count_classes
 from bert_tf.tasks.task import Task
 
 _LISTED = 5  # classes that are never given
+_COUNTED = 6  # labels with their counts
+
+
+def label_counts(targets: np.ndarray, labels: Sequence[str]) -> list[int]:
+    """Number of examples, or of words, with each label [C].
+
+    `targets` are class ids [E], of words [E, W] padded with -1, or float32 marks 0 and 1 [E, C];
+    without labels, anything else.
+    """
+    if not labels:
+        return []
+    if targets.dtype.kind == "f":
+        return targets.sum(axis=0, dtype=np.int64).tolist()
+    return np.bincount(targets[targets >= 0], minlength=len(labels)).tolist()
+
+
+def listed_counts(labels: Sequence[str], counts: Sequence[int]) -> str:
+    """Labels with their counts; of many, the most frequent ones and the rarest."""
+    named = [f"{label[:40]} {count:,}" for label, count in zip(labels, counts, strict=True)]
+    if len(named) <= _COUNTED:
+        return ", ".join(named)
+    *frequent, last = [named[i] for i in np.argsort(-np.array(counts), kind="stable")]
+    shown = frequent[: _COUNTED - 2]
+    return f"{', '.join(shown)}, {len(frequent) - len(shown)} more, rarest {last}"
+
+
+def baseline(
+    labels: Sequence[str], targets: np.ndarray, scored: np.ndarray, name: str
+) -> list[str]:
+    """A sentence with the accuracy of always giving the most frequent label; none if undefined.
+
+    `targets` belong to the training data, `scored` are the targets of the data called `name`.
+    """
+    if not labels or targets.dtype.kind == "f":
+        return []
+    most = int(np.argmax(label_counts(targets, labels)))
+    share = float(np.mean(scored[scored >= 0] == most))
+    return [f"always answering {labels[most]!r} has an accuracy of {share:.1%} on the {name}"]
 
 
 @functools.singledispatch

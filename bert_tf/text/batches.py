@@ -12,13 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.class_weights import BALANCED, checked_weight
+from bert_tf.models.class_weights import BALANCED, checked_weight, class_weights
 from bert_tf.pipelines.data_options import PretrainingDataOptions
 from bert_tf.pipelines.examples.batches import example_batches
 from bert_tf.pipelines.instances.masking import mask_tokens
-from bert_tf.tasks.balance import baseline, class_weights, label_counts, listed_counts
 from bert_tf.tasks.kinds.kind import text_pieces
-from bert_tf.tasks.remarks import doubts
+from bert_tf.tasks.remarks import baseline, doubts, label_counts, listed_counts
 from bert_tf.tasks.signatures import Tensors
 from bert_tf.tasks.task import Task
 from bert_tf.text.inputs import by_role, given_examples, label_list, text_columns

@@ -8,7 +8,10 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.readers import spelt_twice
 from bert_tf.tasks.remarks import (
+    baseline,
     doubts,
+    label_counts,
+    listed_counts,
     remarks_on_classes,
     remarks_on_scores,
     truncation,
@@ -196,3 +199,27 @@ def test_of_many_classes_the_most_frequent_are_listed(answered):
 )
 def test_only_case_white_space_around_and_decimals_are_spellings(labels, expected):
     assert spelt_twice(labels) == expected
+
+
+IDS = np.array([0, 1, 1, 1], np.int32)
+WORDS = np.array([[0, 0, 1], [1, -1, -1]], np.int32)
+MARKS = np.array([[1, 1], [0, 1]], np.float32)
+
+
+@for_each("ids counts", (IDS, [1, 3, 0]), (WORDS, [2, 2, 0]), (MARKS, [1, 2]))
+def test_labels_are_counted(ids, counts):
+    assert label_counts(ids, ["a", "b", "c"]) == counts
+    assert label_counts(ids, []) == []
+
+
+def test_counts_and_the_baseline():
+    assert listed_counts(["no", "yes"], [1, 1200]) == "no 1, yes 1,200"
+    labels = [*"abcdefgh"]
+    listed = "b 9, d 8, a 7, c 6, 3 more, rarest g 1"
+    assert listed_counts(labels, [7, 9, 6, 8, 5, 4, 1, 3]) == listed
+    (line,) = baseline(["no", "yes"], IDS, np.array([0, 0, 0, 1], np.int32), "texts")
+    assert line == "always answering 'yes' has an accuracy of 25.0% on the texts"
+    (line,) = baseline(["O", "B-LOC"], WORDS, WORDS, "words")
+    assert "'O' has an accuracy of 50.0%" in line  # without the padding
+    assert baseline(["a", "b"], MARKS, MARKS, "texts") == []
+    assert baseline([], np.array([0.5], np.float32), np.array([0.5], np.float32), "texts") == []
