@@ -18,7 +18,7 @@ import keras
 from keras import ops
 
 from bert_tf.errors import InputError
-from bert_tf.networks.layer_state import state_of
+from bert_tf.networks.bert_layer import state_of
 from bert_tf.networks.losses import LabelAccuracy, adapted, labelled, logits_loss
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay

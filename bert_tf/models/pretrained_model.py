@@ -15,7 +15,7 @@ from bert_tf.extensions import added
 from bert_tf.models.compiled_model import refuse_hdf5
 from bert_tf.models.loading import load_model
 from bert_tf.models.text_model import TextModel
-from bert_tf.networks.layer_state import restore, state_of
+from bert_tf.networks.bert_layer import restore, state_of
 
 _MEANT = {"num_labels": "num_classes", "id2label": "labels"}  # Hugging Face's names: ours
 _KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")  # of every model
