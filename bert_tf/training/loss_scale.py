@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from bert_tf.training.strategy import add_counter
+
 # As in Keras' LossScaleOptimizer.
 _FIRST_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
@@ -14,22 +16,6 @@ def computes_in_float16(layer: keras.layers.Layer) -> bool:
     return layer.compute_dtype == "float16" or any(
         computes_in_float16(sublayer) for sublayer in inner
     )
-
-
-def add_counter(
-    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
-) -> keras.Variable:
-    """A variable of which every replica writes the same to its own copy."""
-    *scope, name = path.split("/")
-    with keras.name_scope("/".join(scope)):
-        return keras.Variable(
-            keras.initializers.Constant(first),
-            shape=shape,
-            dtype=dtype,
-            trainable=False,
-            aggregation="none",
-            name=name,
-        )
 
 
 class LossScale:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError, pip_install
@@ -196,6 +197,22 @@ def check_batch_size(
             f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} "
             f"micro-batches on each of {replicas} replica(s): "
             f"give --batch_size a multiple of {pieces}"
+        )
+
+
+def add_counter(
+    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
+) -> keras.Variable:
+    """A variable of which every replica writes the same to its own copy."""
+    *scope, name = path.split("/")
+    with keras.name_scope("/".join(scope)):
+        return keras.Variable(
+            keras.initializers.Constant(first),
+            shape=shape,
+            dtype=dtype,
+            trainable=False,
+            aggregation="none",
+            name=name,
         )
 
 

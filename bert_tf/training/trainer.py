@@ -13,9 +13,9 @@ from bert_tf.networks.kernels import Kernels
 from bert_tf.networks.tensorflow.cast_weights import CastWeights
 from bert_tf.networks.tensorflow.graphs import compiled_by_xla, device_type
 from bert_tf.networks.tensorflow.losses import Values
-from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
+from bert_tf.training.loss_scale import LossScale, computes_in_float16
 from bert_tf.training.micro_batches import sum_micro_batches
-from bert_tf.training.strategy import check_jit_compile
+from bert_tf.training.strategy import add_counter, check_jit_compile
 from bert_tf.training.updates_on_tensorflow import apply_summed
 from bert_tf.training.workers import StopFlag, has_workers
 
