@@ -119,8 +119,9 @@ class Engines:
 
 
 def _opened(name: str, path: Path, directory: Path) -> "OpenVinoModel | OnnxModel":
-    if name == "openvino":
-        return OpenVinoModel(path)
-    from bert_tf.serving.onnx_model import OnnxModel  # with the tokenizer, which few exports need
+    # Here, as most exports have no twin.
+    from bert_tf.serving.onnx_model import OnnxModel
+    from bert_tf.tokenization.tokenizer import BertTokenizer
 
-    return OnnxModel(path, directory / ASSETS)
+    tokenizer = BertTokenizer.from_directory(directory / ASSETS)
+    return {"openvino": OpenVinoModel, "onnx": OnnxModel}[name](path, tokenizer)

@@ -1,16 +1,15 @@
 """The twin of an export in ONNX Runtime: rows of tokens in the graph, strings around it."""
 
-import functools
 import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.errors import InputError, pip_install
-from bert_tf.serving.row_models import LABEL_OUTPUTS, token_rows
+from bert_tf.serving.row_models import LABEL_OUTPUTS
+from bert_tf.serving.token_rows import TokenRows
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 FACTS = "bert_tf"  # in the file: labels, max_length, prompt, precision
@@ -19,11 +18,10 @@ FACTS = "bert_tf"  # in the file: labels, max_length, prompt, precision
 class OnnxModel:
     """A model.onnx beside an export, on the CPU; `run` may be called from several threads.
 
-    `vocabulary` is the folder of vocab.txt and tokenizer_config.json. InputError if it cannot be
-    read.
+    InputError if it cannot be read.
     """
 
-    def __init__(self, path: Path, vocabulary: Path) -> None:
+    def __init__(self, path: Path, tokenizer: BertTokenizer) -> None:
         try:
             onnxruntime = import_module("onnxruntime")
         except ImportError as error:
@@ -42,18 +40,11 @@ class OnnxModel:
         self._labels = np.array(labels, object)
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._outputs = [value.name for value in self._session.get_outputs()]
-        rows = functools.partial(
-            token_rows,
-            tokenizer=BertTokenizer.from_directory(vocabulary),
-            max_length=facts["max_length"],
-            prompt=facts["prompt"],
-        )
-        self._rows = tf.function(rows, autograph=False, reduce_retracing=True)
+        self._rows = TokenRows(tokenizer, facts["max_length"], facts["prompt"])
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for arrays of bytes of one example or more, by name, as a SavedModel's."""
-        strings = {name: tf.constant(values, tf.string) for name, values in inputs.items()}
-        rows = {name: values.numpy() for name, values in self._rows(strings).items()}
+        rows = self._rows(inputs)
         values = self._session.run(self._outputs, {name: rows[name] for name in self._inputs})
         outputs = dict(zip(self._outputs, values, strict=True))
         for name in LABEL_OUTPUTS:

@@ -48,15 +48,20 @@ def with_text(converted: Any, answerer: Any, precision: str) -> Any:
     model = openvino.Model(results, parameters, "bert_tf")
     model.set_rt_info(json.dumps(list(answerer.labels)), [INFORMATION, "labels"])
     model.set_rt_info(precision, [INFORMATION, "precision"])
+    model.set_rt_info(str(answerer.max_length), [INFORMATION, "max_length"])
+    model.set_rt_info(_prompt(answerer), [INFORMATION, "prompt"])
     return model
+
+
+def _prompt(answerer: Any) -> str:
+    return getattr(answerer.task.kind, "prompt", "")
 
 
 def _rows(graph: TextGraph, strings: Mapping[str, Sequence[Any]], answerer: Any) -> dict[str, Any]:
     """The inputs of `row_function`, and `truncated`, int32 [B], of unpacked strings."""
     op = graph.op
     if "choices" not in strings:
-        prefix = getattr(answerer.task.kind, "prompt", "")
-        segments = [graph.pieces(texts, prefix) for texts in strings.values()]
+        segments = [graph.pieces(texts, _prompt(answerer)) for texts in strings.values()]
         return packed(graph, segments, answerer.tokenizer, answerer.max_length)
     starts, ends, texts = strings["choices"]  # [B, n] both
     flat = [op.reshape(edge, np.array([-1]), False).output(0) for edge in (starts, ends)]

@@ -3,16 +3,15 @@
 The tokenizer stands before such a model, and the names of labels behind it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.tasks.kinds.multi_label import MultiLabel
-from bert_tf.tasks.kinds.rows import TEXT_ROLES, alone, paired_rows
+from bert_tf.tasks.kinds.rows import alone
 from bert_tf.tasks.signatures import DEFAULT, Tensors
-from bert_tf.tokenization.packing import Packer
 
 LABEL_OUTPUTS = ("label", "labels", "predicted_label")
 IS_BLANK = "is_blank"
@@ -42,18 +41,3 @@ def row_function(answerer: Any) -> tuple[Callable[..., Tensors], list[tf.TensorS
         return kind.row_answers(inputs, numbered, lambda function, x: function(x))
 
     return answer, specs
-
-
-def token_rows(
-    strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int, prompt: str
-) -> Tensors:
-    """The inputs of `row_function` for strings, and `truncated`, int32 [B]; runs in graph."""
-    if "choices" in strings:
-        choices = strings["choices"]
-        rows, truncated = paired_rows(strings["context"], choices, tokenizer, max_length)
-        return {**rows, IS_BLANK: choices == "", "truncated": tf.reduce_max(truncated, -1)}
-    texts = (strings[name] for name in TEXT_ROLES if name in strings)
-    segments = [tokenizer.tokenize(prompt + text if prompt else text) for text in texts]
-    pack = Packer(tokenizer, max_length)
-    truncated = pack.truncated(*(ids.row_lengths() for ids in segments))
-    return {**pack(*segments), "truncated": truncated}

@@ -17,7 +17,7 @@ from bert_tf.serving import engines
 from bert_tf.serving.engines import TWINS, Engines
 from bert_tf.serving.onnx_model import OnnxModel
 from bert_tf.serving.openvino_model import OpenVinoModel
-from bert_tf.serving.portable import write_portable
+from bert_tf.serving.portable import SUFFIXES, write_portable
 from bert_tf.serving.precisions import versions
 from bert_tf.tasks.signatures import DEFAULT
 
@@ -123,11 +123,12 @@ def test_the_server_counts_batches_by_engine(version, engine):
 
 
 @pytest.mark.parametrize("name", ["pairs", "regression", "multi_label", "choice", "embedding"])
-def test_answers_of_onnx_are_those_of_a_savedmodel(tmp_path, name):
+@pytest.mark.parametrize(("format", "engine"), [("onnx", OnnxModel), ("openvino", OpenVinoModel)])
+def test_answers_of_twins_are_those_of_a_savedmodel(tmp_path, name, format, engine):
     answerer = answerer_of(name)
-    write_portable(answerer.model, tmp_path / "model.onnx", "onnx", answerer=answerer)
-    answerer.tokenizer.save(tmp_path)
-    twin = OnnxModel(tmp_path / "model.onnx", tmp_path)
+    path = tmp_path / f"model{SUFFIXES[format]}"
+    write_portable(answerer.model, path, format, answerer=answerer)
+    twin = engine(path, answerer.tokenizer)
     function = answerer.function()
     inputs = {"text": TEXTS, "text_pair": TEXTS[::-1], "context": TEXTS}
     inputs["choices"] = [[text, "", "ships at sea " * 9] for text in TEXTS]
@@ -151,14 +152,13 @@ def test_int8_is_computed_in_integers_by_onnx_runtime(tmp_path):
     answerer = int8_answerer()
     path = tmp_path / "model.onnx"
     write_portable(answerer.model, path, "onnx", answerer=answerer)
-    answerer.tokenizer.save(tmp_path)
     graph = pytest.importorskip("onnx").load(path).graph
     operations = [node.op_type for node in graph.node]
     # Of one layer: Q, K, V and three more.
     assert operations.count("MatMulIntegerToFloat") == 6
     assert "DequantizeLinear" not in operations
     ours = answerer.function()(text=tf.constant(TEXTS))["probabilities"]
-    found = OnnxModel(path, tmp_path).run(strings(*TEXTS))["probabilities"]
+    found = OnnxModel(path, answerer.tokenizer).run(strings(*TEXTS))["probabilities"]
     # As of test_openvino.py: a value at the edge of a step may fall to either side.
     np.testing.assert_allclose(found, ours, rtol=0, atol=1 / 127)
 
