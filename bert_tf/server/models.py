@@ -21,8 +21,8 @@ from bert_tf.server.configuration import BatchingParameters, read_models_config
 from bert_tf.server.errors import ServingError, invalid
 from bert_tf.server.monitoring import Metrics
 from bert_tf.server.servable import Servable
-from bert_tf.serving.engines import Engine
-from bert_tf.serving.precisions import fastest_version, versions
+from bert_tf.serving.engines import Engine, fastest_version
+from bert_tf.serving.precisions import versions
 from bert_tf.tasks.signatures import Step, no_step
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Models:
         self._complaint = ""  # about the models.config
         self._warnings: set[str] = set()  # about it and what it names, already logged
         self._poll_seconds = poll_seconds
+        self._engine = engine
         self._workers = Workers(batching.num_batch_threads)
         self._servable = functools.partial(
             Servable,
@@ -149,8 +150,9 @@ class Models:
     async def _poll(self) -> None:
         tried = [x for x in self._all() if x.error or x.is_available]
         known = {*self._wanted}
-        is_serving = self._is_started
-        look = functools.partial(_look, self._folder, self._configs, known, tried, is_serving)
+        is_quiet = not self._is_started
+        fastest = functools.partial(fastest_version, engine=self._engine, is_quiet=is_quiet)
+        look = functools.partial(_look, self._folder, self._configs, known, tried, fastest)
         wanted, changed = await asyncio.to_thread(look)
         for servable in changed:
             servable.is_outdated = True
@@ -346,7 +348,7 @@ def _look(
     configs: Sequence[ModelConfig] | None,
     known: set[str],
     tried: list[Servable],
-    is_serving: bool,
+    fastest: Callable[[Path], Path],
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
     """Finds name -> version -> folder to serve, and those `tried` whose files have changed."""
     wanted: dict[str, dict[int, Path]] = {}
@@ -355,27 +357,28 @@ def _look(
         for model in configs:
             folders = versions(model.base_path)
             if folders or Path(model.base_path).is_dir():
-                wanted[model.name] = _chosen(model, folders, is_serving)
+                wanted[model.name] = _chosen(model, folders, fastest)
     elif folder.is_dir():
         for path in folder.iterdir():
             if folders := versions(path):
-                wanted[path.name] = _fastest(folders, is_serving)
+                wanted[path.name] = _only(fastest(folders[max(folders)]))
             elif path.is_dir() and path.name in known:
                 wanted[path.name] = {}
     return wanted, [servable for servable in tried if servable.has_changed()]
 
 
-def _chosen(model: ModelConfig, folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
+def _chosen(
+    model: ModelConfig, folders: Mapping[int, Path], fastest: Callable[[Path], Path]
+) -> dict[int, Path]:
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice is None:
-        return _fastest(folders, is_serving) if folders else {}
+        return _only(fastest(folders[max(folders)])) if folders else {}
     if choice == "specific":
         return {number: folders[number] for number in policy.specific.versions if number in folders}
     most = len(folders) if choice == "all" else policy.latest.num_versions or 1
     return {number: folders[number] for number in sorted(folders)[-most:]}
 
 
-def _fastest(folders: Mapping[int, Path], is_serving: bool) -> dict[int, Path]:
-    chosen = fastest_version(folders[max(folders)], is_quiet=not is_serving)
-    return {int(chosen.name): chosen}
+def _only(version: Path) -> dict[int, Path]:
+    return {int(version.name): version}

@@ -1,12 +1,14 @@
-"""Which engine answers a request: TensorFlow, or a twin in OpenVINO or ONNX Runtime.
+"""Which engine answers a request, TensorFlow or a twin in OpenVINO or ONNX Runtime; in which type.
 
 Which is fastest depends on the processor: the others are ahead for single texts on most, TensorFlow
 for batches, whose padding it does not compute. All are measured once, and the times kept.
 """
 
+import contextlib
 import functools
 import logging
 import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +19,7 @@ from bert_tf.errors import InputError
 from bert_tf.processor import best_seconds, fastest, processor
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.openvino_model import OpenVinoModel
-from bert_tf.serving.precisions import works_of
+from bert_tf.serving.precisions import milliseconds, same_in_other_types, works_of
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.warmup_requests import example_texts
 from bert_tf.startup import return_freed_memory
@@ -116,6 +118,43 @@ class Engines:
     def close(self) -> None:
         self._twins.clear()
         self._model.close()
+
+
+def fastest_version(newest: Path, engine: Engine = "auto", *, is_quiet: bool = True) -> Path:
+    """The version to serve: the newest one in its fastest type here, measured once.
+
+    `engine` and `is_quiet` are as of `Engines`.
+    """
+    versions = same_in_other_types(newest)
+    if len(versions) < 2 or newest not in versions.values():
+        return newest
+    changed = (newest / "saved_model.pb").stat().st_mtime_ns
+    usual = next(dtype for dtype, path in versions.items() if path == newest)
+    dtype, _ = fastest(
+        "export_times.json",
+        f"{engine} {newest.resolve()} {changed} {processor()}",
+        tuple(versions),
+        functools.partial(_times_of, versions, engine, is_quiet),
+        usual=usual,
+        keep=is_quiet,
+    )
+    return versions.get(dtype, newest)
+
+
+def _times_of(versions: Mapping[str, Path], engine: Engine, is_quiet: bool) -> dict[str, float]:
+    """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
+    times = {}
+    for dtype, directory in versions.items():
+        # No kernel, a damaged export: others may serve.
+        with (
+            contextlib.suppress(Exception),
+            contextlib.closing(Engines(directory, engine, is_quiet=is_quiet)) as model,
+        ):
+            asked = model.signatures[DEFAULT]
+            texts = example_texts(asked.inputs, asked.outputs)
+            works = milliseconds(functools.partial(model.run, DEFAULT), texts)
+            times[dtype] = statistics.geometric_mean(works.values())
+    return times
 
 
 def _opened(name: str, path: Path, directory: Path) -> "OpenVinoModel | OnnxModel":

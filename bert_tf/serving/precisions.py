@@ -1,4 +1,4 @@
-"""Versions of a model that are the same in other types: which they are, which is fastest here.
+"""Versions of a model that are the same in other types, and the work by which they are compared.
 
 The ranges of int8 are measured in `bert_tf.networks.tensorflow.int8`.
 """
@@ -7,14 +7,13 @@ import contextlib
 import functools
 import json
 import re
-import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_tf.processor import best_seconds, fastest, processor
+from bert_tf.processor import best_seconds
 
 TYPES_FILE = "assets.extra/types.json"
 _SECONDS = 0.9  # of measuring all works
@@ -71,44 +70,6 @@ def load_error(directory: Path, reason: str) -> str | None:
     twin = same_in_other_types(directory).get("float32")
     cure = f"use {twin}, the same model in float32" if twin else "export the model in float32"
     return f"int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN: {cure}"
-
-
-def fastest_version(newest: Path, *, is_quiet: bool = True) -> Path:
-    """The version to serve: the newest one in its fastest type here, measured once.
-
-    Times are remembered for later processes if they were measured while it `is_quiet`.
-    """
-    versions = same_in_other_types(newest)
-    if len(versions) < 2 or newest not in versions.values():
-        return newest
-    changed = (newest / "saved_model.pb").stat().st_mtime_ns
-    key = f"{newest.resolve()} {changed} {processor()}"
-    usual = next(dtype for dtype, path in versions.items() if path == newest)
-    measure = functools.partial(_times_of, versions)
-    dtype, _ = fastest(
-        "export_times.json", key, tuple(versions), measure, usual=usual, keep=is_quiet
-    )
-    return versions.get(dtype, newest)
-
-
-def _times_of(versions: Mapping[str, Path]) -> dict[str, float]:
-    """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
-    from bert_tf.serving.saved_model import LoadedModel
-    from bert_tf.serving.warmup_requests import example_texts
-    from bert_tf.tasks.signatures import DEFAULT
-
-    times = {}
-    for dtype, directory in versions.items():
-        # No kernel, a damaged export: others may serve.
-        with (
-            contextlib.suppress(Exception),
-            contextlib.closing(LoadedModel(directory)) as model,
-        ):
-            asked = model.signatures[DEFAULT]
-            texts = example_texts(asked.inputs, asked.outputs)
-            works = milliseconds(functools.partial(model.run, DEFAULT), texts)
-            times[dtype] = statistics.geometric_mean(works.values())
-    return times
 
 
 def milliseconds(

@@ -27,7 +27,8 @@ from bert_tf.networks.tensorflow import int8 as plans
 from bert_tf.paper.feature_encoder import FeatureEncoder
 from bert_tf.server.servable import _load_error
 from bert_tf.serving import precisions
-from bert_tf.serving.precisions import fastest_version, same_in_other_types, type_of
+from bert_tf.serving.engines import fastest_version
+from bert_tf.serving.precisions import same_in_other_types, type_of
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.task_table import find_task
@@ -240,7 +241,7 @@ class _Slow:
     seconds: dict  # by version
     loaded: list
 
-    def __init__(self, directory):
+    def __init__(self, directory, engine, *, is_quiet):
         self.loaded.append(directory.name)
         self.signatures = LoadedModel(directory).signatures
         self.name = directory.name
@@ -256,7 +257,7 @@ class _Slow:
 def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seconds, chosen):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slow = type("Slow", (_Slow,), {"seconds": dict(zip("12", seconds, strict=True)), "loaded": []})
-    monkeypatch.setattr("bert_tf.serving.saved_model.LoadedModel", slow)
+    monkeypatch.setattr("bert_tf.serving.engines.Engines", slow)
     monkeypatch.setattr(precisions, "_SECONDS", 0.01)
     # What is measured beside live traffic is forgotten with the process.
     for is_quiet, loaded in ((False, 2), (False, 4), (True, 6), (True, 6)):
