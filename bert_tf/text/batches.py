@@ -54,6 +54,9 @@ def make_batches(
     Shuffled lists repeat without end. A data set keeps its batches, except for models whose targets
     are made of whole texts, such as taggers: it is read into lists.
     """
+    preprocessor = model.preprocessor
+    has_pairs = preprocessor.task.pair is not None
+    model.config.check_fits(length=preprocessor.max_length, pairs=has_pairs)
     is_masked = "mask_positions" in model.input
     if is_masked and (weights is not None or options.class_weight):
         raise InputError("weights are for models with labels, not for masked words: leave them out")
@@ -62,7 +65,6 @@ def make_batches(
     is_stream = isinstance(x, tf.data.Dataset)
     is_random = is_masked and options.is_training if is_stream else options.shuffle
     seed = random.randrange(2**31) if is_random else None
-    preprocessor = model.preprocessor
     pack = functools.partial(_batch_of_pieces if is_masked else _batch, preprocessor)
     steps = None
     if is_stream:

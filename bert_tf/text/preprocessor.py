@@ -342,7 +342,7 @@ class BertPreprocessor(keras.layers.Layer):
         return functions[key]
 
     def _check(self, model: Any) -> None:
-        """Refuses a model without inputs of raw text, one of windows, and one too short."""
+        """Refuses a model without inputs of raw text, and one of windows."""
         if not model.reads_text:
             raise InputError(
                 f"a {type(model).__name__} takes token ids, not texts: train it with bert-tf "
@@ -354,7 +354,6 @@ class BertPreprocessor(keras.layers.Layer):
                 "a model that reads long texts in windows has no fit, evaluate or predict on raw "
                 "text: use bert_tf.finetune, bert_tf.evaluate and bert_tf.predict, or its classify"
             )
-        model.config.check_fits(length=self.max_length, pairs=self.task.pair is not None)
 
     def _check_pairs(self, task: Task) -> None:
         if self.is_settled and task.pair is not None and self.task.pair is None:
