@@ -6,8 +6,9 @@ Four sides take turns, a few steps each: the step of `bert-tf finetune`, with to
 batches of examples of similar length; `BertClassifier.fit` on the same texts, in the same batches;
 Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by torch.autocast) on random
 batches of tokenized examples padded to the longest of the batch, as its Trainer makes them; and the
-same on our batches. Reported are medians over the turns, by the clock and in processor time; on a
-shared machine only the latter can be compared. `--sides here fit` needs no PyTorch.
+same on our batches. With --lora-rank all train adapters, the pooler and the head; Hugging Face's
+are PEFT's. Reported are medians over the turns, by the clock and in processor time; on a shared
+machine only the latter can be compared. `--sides here fit` needs no PyTorch.
 """
 
 import argparse
@@ -87,6 +88,8 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     head = kind.head(data.labels)
     cls = class_of_kind(kind)
     model = load_model(options.model, cls, allow_new_head=True, seed=SEED, **head)
+    if options.lora_rank:
+        model.encoder.add_adapters(options.lora_rank)
     optimizer = AdamWeightDecay(LEARNING_RATE, weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM)
     trainer = Trainer(model, optimizer, loss=kind.losses.loss, metrics=kind.losses.metrics)
     batches = iter(data.batches(options.batch_size, seed=SEED))
@@ -102,6 +105,8 @@ def fit_here(options: argparse.Namespace) -> Callable[[list[Any]], Any]:
     model = bert_tf.BertClassifier.from_preset(
         options.model, task=options.task, labels=data.labels, seed=SEED, dtype=options.precision
     )
+    if options.lora_rank:
+        model.encoder.add_adapters(options.lora_rank)
     (numbers,) = data.arrays
     epochs = 1 + count(options) * options.batch_size // len(numbers)
     return lambda callbacks: model.fit(
@@ -122,6 +127,17 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         options.model, num_labels=labels
     ).train()
+    if options.lora_rank:
+        import peft
+
+        model = peft.get_peft_model(
+            model,
+            peft.LoraConfig(
+                r=options.lora_rank,
+                target_modules=["query", "value"],
+                modules_to_save=["pooler", "classifier"],
+            ),
+        )
     optimizer = adamw(model, LEARNING_RATE)
 
     def step(number: int) -> None:
@@ -197,6 +213,9 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="training data")
     parser.add_argument("--precision", default="float32", help="compute precision of bert-tf")
     parser.add_argument("--peer-precision", default="float32", help="that of the peer")
+    parser.add_argument(
+        "--lora-rank", type=int, help="train adapters of this rank, the peer PEFT's"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument(
