@@ -1,5 +1,6 @@
 """Strings as rows of tokens, for engines that stand behind our tokenizer."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,9 +67,10 @@ class TokenRows:
         ids = {word: known[word] for word in words if word in known}
         if new := [*words - ids.keys()]:
             found = dict(zip(new, self._tokenized(new), strict=True))
-            if len(known) > _MOST_WORDS:  # another thread may still read it
+            kept = {word: pieces for word, pieces in found.items() if len(word) <= _LONGEST}
+            if len(known) + len(kept) > _MOST_WORDS:  # another thread may still read them
                 known = self._known = {}
-            known |= {word: pieces for word, pieces in found.items() if len(word) <= _LONGEST}
+            known |= itertools.islice(kept.items(), _MOST_WORDS)
             ids |= found
         return [[piece for word in row for piece in ids[word]] for row in rows]
 
