@@ -45,14 +45,14 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(texts=st.lists(_bytes, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_texts(name, texts):
     array = np.array(texts, object)
     same(ROWS[name]({"text": array}), packed(TOKENIZERS[name], texts))
 
 
 @given(pairs=st.lists(st.tuples(_bytes, _bytes), max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=20)
 def test_pairs(pairs):
     first, second = ([pair[i] for pair in pairs] for i in (0, 1))
     arrays = {"text": np.array(first, object), "text_pair": np.array(second, object)}
