@@ -27,6 +27,7 @@ from bert_tf.tasks.signatures import DEFAULT
 
 if TYPE_CHECKING:
     from bert_tf.serving.onnx_model import OnnxModel
+    from bert_tf.tokenization.tokenizer import BertTokenizer
 
 Engine = Literal["auto", "tensorflow", "openvino", "onnx"]
 TWINS = {"openvino": "openvino/model.xml", "onnx": "onnx/model.onnx"}  # in a version's folder
@@ -55,6 +56,7 @@ class Engines:
             raise
 
     def _open_twins(self, directory: Path, engine: Engine, is_quiet: bool) -> None:
+        read_tokenizer = functools.cache(functools.partial(_read_tokenizer, directory))
         for name, file in TWINS.items():
             path = directory / file
             if engine == name and not path.is_file():
@@ -62,7 +64,7 @@ class Engines:
             if engine not in ("auto", name) or not path.is_file():
                 continue
             try:
-                self._twins[name] = _opened(name, path, directory)
+                self._twins[name] = _opened(name, path, read_tokenizer())
             except InputError as error:
                 if engine == name:
                     raise
@@ -157,10 +159,13 @@ def _times_of(versions: Mapping[str, Path], engine: Engine, is_quiet: bool) -> d
     return times
 
 
-def _opened(name: str, path: Path, directory: Path) -> "OpenVinoModel | OnnxModel":
-    # Here, as most exports have no twin.
-    from bert_tf.serving.onnx_model import OnnxModel
-    from bert_tf.tokenization.tokenizer import BertTokenizer
+def _read_tokenizer(directory: Path) -> "BertTokenizer":
+    from bert_tf.tokenization.tokenizer import BertTokenizer  # here, as most exports have no twin
 
-    tokenizer = BertTokenizer.from_directory(directory / ASSETS)
+    return BertTokenizer.from_directory(directory / ASSETS)
+
+
+def _opened(name: str, path: Path, tokenizer: "BertTokenizer") -> "OpenVinoModel | OnnxModel":
+    from bert_tf.serving.onnx_model import OnnxModel
+
     return {"openvino": OpenVinoModel, "onnx": OnnxModel}[name](path, tokenizer)

@@ -27,7 +27,7 @@ class TokenRows:
     Args:
         tokenizer: a `BertTokenizer`.
         max_length: the most tokens of a row.
-        prompt: what stands before each text.
+        prompt: text put before each input text.
     """
 
     def __init__(self, tokenizer: Any, max_length: int, prompt: str = "") -> None:
