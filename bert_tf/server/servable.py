@@ -40,7 +40,6 @@ from bert_tf.serving.engines import Engine, Engines
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.precisions import load_error
 from bert_tf.serving.warmup_requests import WARMUP_FILE
-from bert_tf.startup import return_freed_memory
 from bert_tf.tasks.signatures import DEFAULT
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
@@ -133,7 +132,6 @@ class Servable:
         except BaseException:
             self._model.close()
             raise
-        return_freed_memory()
 
     def has_changed(self) -> bool:
         """Whether the files differ from those loaded, and no longer change since the last look."""

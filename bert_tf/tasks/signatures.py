@@ -65,14 +65,21 @@ class Signature:
     # dimension of every output, as TensorFlow Serving requires.
     respond: Callable[[Tensors, Any], Tensors]
     method_name: str = PREDICT  # the API of TensorFlow Serving that asks it
+    is_packed: bool = True  # or answers in less memory, more slowly: `CopiedWeights.unpacked`
 
-    def trace(self, answerer: AnswererProtocol) -> Any:
+    def trace(self, answerer: AnswererProtocol, kernels: CopiedWeights | None = None) -> Any:
+        """The concrete function, by an answerer's model, or by copies of its weights."""
         specs = {n: tf.TensorSpec(x.shape, x.dtype, n) for n, x in self.inputs.items()}
 
         def answer(**inputs: tf.Tensor) -> Tensors:
             return self.respond(inputs, answerer)
 
-        return tf.function(answer, autograph=False).get_concrete_function(**specs)
+        function = tf.function(answer, autograph=False)
+        if kernels is None:
+            return function.get_concrete_function(**specs)
+        copies = kernels if self.is_packed else kernels.unpacked()
+        with kernels_of(answerer.model, lambda _: copies):
+            return function.get_concrete_function(**specs)
 
 
 def for_tf_examples(
@@ -111,24 +118,20 @@ class RawTextModel(tf.Module):
         asked = list(names or signatures)
         functions = {}
         kernels = Int8(answerer.plan) if answerer.plan else CopiedWeights()
-        with kernels_of(answerer.model, lambda _: kernels):
-            for number, name in enumerate(asked):
-                step("tracing the signatures", number, len(asked))
-                functions[name] = signatures[name].trace(answerer)
-            captured = {id(x) for function in functions.values() for x in function.captured_inputs}
-            watched = {x.ref(): x for function in functions.values() for x in function.variables}
-            self._variables = [x for x in watched.values() if id(x.handle) in captured]
+        for number, name in enumerate(asked):
+            step("tracing the signatures", number, len(asked))
+            functions[name] = signatures[name].trace(answerer, kernels)
+        captured = {id(x) for function in functions.values() for x in function.captured_inputs}
+        watched = {x.ref(): x for function in functions.values() for x in function.variables}
+        self._variables = [x for x in watched.values() if id(x.handle) in captured]
         return functions
 
     def signature(self, name: str = DEFAULT) -> Any:
         """Makes one concrete function; raises InputError for an unknown name."""
         answerer, signatures = self._untracked()
         signature = find_signature(signatures, name)
-        if answerer.plan is None:
-            return signature.trace(answerer)
-        kernels = Int8(answerer.plan)
-        with kernels_of(answerer.model, lambda _: kernels):
-            function = signature.trace(answerer)
+        kernels = Int8(answerer.plan) if answerer.plan else None
+        function = signature.trace(answerer, kernels)
         function.kernels = kernels  # a function does not keep its variables
         return function
 

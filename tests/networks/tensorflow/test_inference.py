@@ -67,6 +67,25 @@ def test_all_outputs_of_the_encoder(activation):
         assert_close(one.numpy()[tokens], other.numpy()[tokens])
 
 
+def test_unpacked_weights_are_those_of_packed_ones_in_other_products():
+    encoder = randomize(BertEncoder(CONFIG))
+    kernels = CopiedWeights()
+    outputs = []
+    packed = []
+    copies = []
+    for used in (kernels, kernels.unpacked()):
+        with kernels_of(encoder, lambda _, used=used: used):
+            function = graph_of(encoder).get_concrete_function(batch())
+        outputs.append(function(batch())["sequence_output"])
+        packed.append(sum(x.type == "MatMul" for x in function.graph.get_operations()))
+        copies.append(len(kernels._copies))
+    assert_close(*outputs)
+    # TensorFlow packs the weights of these products alone: four of each block, and the pooler's.
+    segments = 1  # one-hot, times their table
+    assert packed == [4 * CONFIG.num_hidden_layers + 1 + segments, segments]
+    assert copies[0] == copies[1]
+
+
 MORE = [slow("both", 1), slow("left_to_right", 2), slow("right_to_left", 9)]
 
 
