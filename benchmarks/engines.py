@@ -6,7 +6,14 @@ Nothing here imports an engine before it is asked for: ours runs in the project'
 in that of benchmarks/peers.py.
 """
 
+import atexit
+import contextlib
+import json
 import os
+import re
+import shutil
+import socket
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +117,35 @@ def ours(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.nda
         return np.where(
             outputs["label"] == b"yes", outputs["probability"], 1 - outputs["probability"]
         )
+
+    return answer
+
+
+def served(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.ndarray]:
+    """As `ours`, asked by one client over REST, of a `bert-tf serve` on all cores."""
+    import serving_throughput  # benchmarks/serving_throughput.py
+
+    version = export_of(side, folder)
+    models = Path(tempfile.mkdtemp(dir=folder))
+    (models / "model").mkdir()
+    (models / "model" / version.name).symlink_to(version)
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    stack.callback(shutil.rmtree, models)
+    _, port = stack.enter_context(serving_throughput.served(models))
+    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reader = stack.enter_context(connection.makefile("rb"))
+
+    def answer(texts: list[str]) -> np.ndarray:
+        body = json.dumps({"inputs": {"text": texts}}).encode()
+        head = "POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        lines = b"".join(iter(reader.readline, b"\r\n"))
+        length = int(re.search(rb"(?i)content-length: (\d+)", lines)[1])
+        outputs = json.loads(reader.read(length))["outputs"]
+        probability = np.array(outputs["probability"])
+        return np.where(np.array(outputs["label"]) == "yes", probability, 1 - probability)
 
     return answer
 
@@ -293,11 +329,18 @@ SIDES = {
     "float32": Side("bert-tf float32", "float32", ours, export, runs_here=True),
     "float32_packed": Side("bert-tf float32, packed", "float32", ours, export, True, True),
     "float32_twin": Side("bert-tf float32, twin", "float32", ours, export, True, True, True),
+    "float32_served": Side(
+        "bert-tf float32, twin, REST", "float32", served, export, True, True, True
+    ),
     "bfloat16": Side("bert-tf bfloat16", "bfloat16", ours, export, runs_here=True),
     "bfloat16_packed": Side("bert-tf bfloat16, packed", "bfloat16", ours, export, True, True),
     "bfloat16_twin": Side("bert-tf bfloat16, twin", "bfloat16", ours, export, True, True, True),
+    "bfloat16_served": Side(
+        "bert-tf bfloat16, twin, REST", "bfloat16", served, export, True, True, True
+    ),
     "int8": Side("bert-tf int8", "int8", ours, export, True, True),
     "int8_twin": Side("bert-tf int8, twin", "int8", ours, export, True, True, True),
+    "int8_served": Side("bert-tf int8, twin, REST", "int8", served, export, True, True, True),
     "onnx": Side("ONNX Runtime float32", "float32", onnx, write_onnx),
     "onnx_int8": Side("ONNX Runtime int8", "int8", onnx, write_onnx),
     "openvino": Side("OpenVINO float32", "float32", openvino, write_openvino),

@@ -7,8 +7,8 @@ A classifier of BERT-base's size, with the same random weights for all engines
 (benchmarks/engines.py), answers one text of 9 tokens, one of 119, and 32 of 15 to 137. Each side is
 a process of its own with the same number of threads; they take turns. bert-tf is a SavedModel in a
 session, as servers run it; "packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1, and "twin" has the
-export's twin in OpenVINO beside it, chosen as `bert-tf serve` does. The peers' texts are tokenized
-by `tokenizers`.
+export's twins beside it, chosen as `bert-tf serve` does. "REST" is the time of a client of
+`bert-tf serve`, and its memory is the client's. The peers' texts are tokenized by `tokenizers`.
 
 Reported are medians over the turns, by the clock. In brackets: the median ratio, within a turn, to
 the fastest peer of the same type. "Apart": how far a probability is from bert-tf's in float32, at
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import turns  # benchmarks/turns.py
-from engines import SIDES, Engine, Side, ours, write_weights  # benchmarks/engines.py
+from engines import SIDES, Engine, Side, write_weights  # benchmarks/engines.py
 from peers import THERE, add_option, peer_python, versions  # benchmarks/peers.py
 
 MIXED = (
@@ -68,7 +68,7 @@ MIXED = (
     53,
 )
 # Lengths in tokens, and calls of a turn: about as long for each.
-WORKS = {"9 tokens": ((9,), 10), "119 tokens": ((119,), 3), "32 of 15 to 137": (MIXED, 1)}
+WORKS = {"9 tokens": ((9,), 30), "119 tokens": ((119,), 3), "32 of 15 to 137": (MIXED, 1)}
 LONGEST = 256
 
 # Every word is a word piece, so that all tokenizers agree.
@@ -116,7 +116,7 @@ def work_as(side: Side, folder: Path, threads: int) -> None:
     @functools.cache
     def engine() -> Callable[[list[str]], np.ndarray]:  # made in its turn, not all at once
         instance = side.make(side, folder, threads)
-        return instance if side.make is ours else on_texts(instance, folder)
+        return instance if side.runs_here else on_texts(instance, folder)
 
     def reply(work: str) -> list[float]:
         lengths, calls = WORKS[work]

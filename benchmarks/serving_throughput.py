@@ -75,7 +75,13 @@ def side(
     if name == "onnx":
         command = [peer_python(peers), str(HERE / "plain_server.py"), model]
         return started(command, r"port (\d+)")
-    code = _SERVE if name == "ours" else _AS_TENSORFLOW_SERVING
+    return served(models, _SERVE if name == "ours" else _AS_TENSORFLOW_SERVING)
+
+
+def served(
+    models: Path, code: str = _SERVE
+) -> contextlib.AbstractContextManager[tuple[subprocess.Popen, int]]:
+    """The process and the REST port of a `bert-tf serve`."""
     command = [sys.executable, "-c", code, "serve", str(models), "--rest_port=0", "--grpc_port=0"]
     return started(command, r"REST: \S+:(\d+)/v1[\s\S]*Ctrl-C")
 
