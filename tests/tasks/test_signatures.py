@@ -16,7 +16,9 @@ from tiny import tiny_config
 from bert_tf import BertConfig, BertEncoder, BertPreTrainer, BertTokenizer, load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.loading import class_of_kind
+from bert_tf.networks.tensorflow.inference import CopiedWeights
 from bert_tf.networks.tensorflow.int8 import OP, ProductPlan, Range
+from bert_tf.tasks.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.tasks.task_table import TASKS
 from bert_tf.text.answerer import Answerer
 from bert_tf.tokenization import Packer
@@ -223,6 +225,17 @@ def test_vectors_are_the_encoder_s_without_padding(ask, tuned, tmp_path):
     (tmp_path / "data.tsv").write_text("text\tlabel\na\tb\n")
     with pytest.raises(InputError, match="train it for a task first"):
         tuned("vectors").task.read(tmp_path / "data.tsv", "validation")
+
+
+def test_attention_alone_multiplies_unpacked_weights(tuned):
+    kernels = CopiedWeights()
+    products = {}
+    for name, signature in ENCODER_SIGNATURES.items():
+        graph = signature.trace(tuned("classification"), kernels).graph.as_graph_def()
+        nodes = (node for function in graph.library.function for node in function.node_def)
+        products[name] = sum(node.op == "MatMul" for node in nodes)
+    segments = 1  # one-hot, times their table
+    assert products == {"embed": 4 * CONFIG.num_hidden_layers + 1 + segments, "attention": segments}
 
 
 @pytest.mark.slow

@@ -120,3 +120,10 @@ def test_texts_for_a_model_of_choices_are_refused(strings):
         choices=tf.TensorSpec([None, None], tf.string, "choices"),
     )
     refused("takes choices and context: give --input a file of them", answer, signature, strings, 8)
+
+
+def test_blank_choices_have_no_probability_unless_all_are():
+    scores = tf.constant([[1.0], [3.0], [1.0], [3.0]])
+    answers = TASKS["choice"].kind.choose(scores, tf.constant([[False, True], [True, True]]))
+    both = np.exp([1.0, 3.0]) / np.exp([1.0, 3.0]).sum()
+    np.testing.assert_allclose(answers["probabilities"], [[1, 0], both], rtol=1e-6)
