@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -125,14 +124,13 @@ def served(side: Side, folder: Path, threads: int) -> Callable[[list[str]], np.n
     """As `ours`, asked by one client over REST, of a `bert-tf serve` on all cores."""
     import serving_throughput  # benchmarks/serving_throughput.py
 
-    version = export_of(side, folder)
-    models = Path(tempfile.mkdtemp(dir=folder))
-    (models / "model").mkdir()
-    (models / "model" / version.name).symlink_to(version)
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    stack.callback(shutil.rmtree, models)
-    _, port = stack.enter_context(serving_throughput.served(models))
+    models = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    version = export_of(side, folder)
+    (models / "model").mkdir()
+    (models / "model" / version.name).symlink_to(version)
+    _, port = stack.enter_context(serving_throughput.server(models))
     connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     reader = stack.enter_context(connection.makefile("rb"))

@@ -8,7 +8,8 @@ A classifier of BERT-base's size, with the same random weights for all engines
 a process of its own with the same number of threads; they take turns. bert-tf is a SavedModel in a
 session, as servers run it; "packed" is with TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1, and "twin" has the
 export's twins beside it, chosen as `bert-tf serve` does. "REST" is the time of a client of
-`bert-tf serve`, and its memory is the client's. The peers' texts are tokenized by `tokenizers`.
+`bert-tf serve`, and its memory is the client's; these sides run if they are named. The peers' texts
+are tokenized by `tokenizers`.
 
 Reported are medians over the turns, by the clock. In brackets: the median ratio, within a turn, to
 the fastest peer of the same type. "Apart": how far a probability is from bert-tf's in float32, at
@@ -30,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import turns  # benchmarks/turns.py
-from engines import SIDES, Engine, Side, write_weights  # benchmarks/engines.py
+from engines import SIDES, Engine, Side, served, write_weights  # benchmarks/engines.py
 from peers import THERE, add_option, peer_python, versions  # benchmarks/peers.py
 
 MIXED = (
@@ -275,7 +276,8 @@ def main() -> None:
     parser.add_argument("--picture", help="picture file of all times, such as serving.svg")
     parser.add_argument("--read", help="JSON file of earlier results, instead of measuring")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    usual = [name for name, side in SIDES.items() if side.make is not served]
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=usual)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()

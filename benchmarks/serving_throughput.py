@@ -75,10 +75,10 @@ def side(
     if name == "onnx":
         command = [peer_python(peers), str(HERE / "plain_server.py"), model]
         return started(command, r"port (\d+)")
-    return served(models, _SERVE if name == "ours" else _AS_TENSORFLOW_SERVING)
+    return server(models, _SERVE if name == "ours" else _AS_TENSORFLOW_SERVING)
 
 
-def served(
+def server(
     models: Path, code: str = _SERVE
 ) -> contextlib.AbstractContextManager[tuple[subprocess.Popen, int]]:
     """The process and the REST port of a `bert-tf serve`."""
