@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from bert_tf.device_errors import memory_errors
 from bert_tf.errors import InputError
 from bert_tf.serving.engines import Engine, Engines
+from bert_tf.serving.export import ASSETS
 from bert_tf.serving.openvino_model import SUFFIX, OpenVinoModel
 from bert_tf.serving.precisions import load_error, versions
 from bert_tf.tasks.signatures import DEFAULT, find_signature
@@ -54,7 +55,8 @@ class Predictor:
     def __init__(self, saved_model: str | Path, engine: Engine = "auto") -> None:
         directory = Path(saved_model)
         if directory.suffix == SUFFIX:
-            self.directory = directory.parent
+            of_twin = directory.parent.parent / ASSETS  # what its SavedModel knows of the task
+            self.directory = of_twin if of_twin.is_dir() else directory.parent
             model = OpenVinoModel(directory)
             self.labels = model.labels
             self.signatures = {DEFAULT: ServedFunction(model.run, model.specs)}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from running_models import predict, running
 from small_answerers import TEXTS, answerer_of, int8_answerer
 
-from bert_tf import Predictor, export_model
+from bert_tf import Predictor, evaluate, export_model
 from bert_tf.errors import InputError
 from bert_tf.server.models import Models
 from bert_tf.serving import engines
@@ -53,6 +53,14 @@ def measured(monkeypatch) -> Callable[..., None]:
         monkeypatch.setattr(engines, "best_seconds", best_seconds)
 
     return measured
+
+
+def test_a_twin_alone_is_scored_as_its_savedmodel_answers(version, tmp_path):
+    labels = Predictor(version, "tensorflow").signature()(text=TEXTS)["label"]
+    rows = [f"{text}\t{label.decode()}" for text, label in zip(TEXTS, labels, strict=True)]
+    (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *rows, ""]), encoding="utf-8")
+    twin = str(version / TWINS["openvino"])
+    assert evaluate(model=twin, data=str(tmp_path / "data.tsv")).scores["accuracy"] == 1
 
 
 def strings(*texts: str) -> dict[str, np.ndarray]:
